@@ -1,12 +1,11 @@
 """Weights and checkpoints that the database has lost: kept, but out of the way of new ones."""
 
 import logging
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from services.trainer.checkpoints.weights import NAME_PATTERN
-from services.trainer.rank.incarnation import Incarnation
 from services.trainer.types import WeightsOnDisk
 from trinity.weights.manifest import make_durable
 from trinity.weights.stored import BEST_FOLDER, best_manifest
@@ -14,16 +13,6 @@ from trinity.weights.stored import BEST_FOLDER, best_manifest
 logger = logging.getLogger(__name__)
 
 SET_ASIDE = "set-aside"
-
-
-def set_aside(
-    stage: Path, life: Incarnation, announced: Callable[[], Iterable[WeightsOnDisk]]
-) -> None:
-    """Moves the directories of lost lives that are neither committed nor announced."""
-    lost = LostFiles(stage=stage, incarnation=life.number, restored=life.restored)
-    if lost.candidates():
-        known = (*life.committed, *(weights.path for weights in announced()))
-        lost.move_unknown({path.name for path in known})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,22 +28,15 @@ class LostFiles:
     restored: int
     """The incarnation that the newest restore began; 0 without any."""
 
-    def candidates(self) -> list[Path]:
-        """Returns the directories; those that the database knows are among them."""
-        named = [
-            path
-            for folder in ("weights", "checkpoints")
-            for path in sorted((self.stage / folder).glob("*-*"))
-            if (match := NAME_PATTERN.fullmatch(path.name)) and self._is_lost(int(match[1]))
-        ]
-        best = best_manifest(self.stage)
-        is_lost = best is not None and self._is_lost(best.incarnation)
-        return [*named, self.stage / BEST_FOLDER] if is_lost else named
-
-    def move_unknown(self, known: Collection[str]) -> None:
-        """Moves the directories that are not `known` by name to a folder of this life."""
+    def move_unknown(
+        self, committed: Iterable[Path], announced: Callable[[], Iterable[WeightsOnDisk]]
+    ) -> None:
+        """Moves the directories that the database does not know to a folder of this life."""
+        if not (found := self._candidates()):
+            return
+        known = {path.name for path in (*committed, *(weights.path for weights in announced()))}
         target = self.stage / SET_ASIDE / str(self.incarnation)
-        moved = [path for path in self.candidates() if _name_of(path) not in known]
+        moved = [path for path in found if _name_of(path) not in known]
         for path in moved:
             target.mkdir(parents=True, exist_ok=True)
             path.rename(target / path.name)
@@ -65,6 +47,17 @@ class LostFiles:
                 "the database does not know these weights and checkpoints: they were set aside",
                 extra={"folder": str(target), "names": ", ".join(path.name for path in moved)},
             )
+
+    def _candidates(self) -> list[Path]:
+        named = [
+            path
+            for folder in ("weights", "checkpoints")
+            for path in sorted((self.stage / folder).glob("*-*"))
+            if (match := NAME_PATTERN.fullmatch(path.name)) and self._is_lost(int(match[1]))
+        ]
+        best = best_manifest(self.stage)
+        is_lost = best is not None and self._is_lost(best.incarnation)
+        return [*named, self.stage / BEST_FOLDER] if is_lost else named
 
     def _is_lost(self, incarnation: int) -> bool:
         return incarnation < self.restored or incarnation >= self.incarnation

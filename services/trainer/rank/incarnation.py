@@ -1,12 +1,14 @@
 """The resume point of a new life of the trainer: its checkpoint, and the steps it repeats."""
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from services.trainer.checkpoints.set_aside import LostFiles
 from services.trainer.clients import TrainerBufferClient
 from services.trainer.collectives import Ranks
+from services.trainer.types import WeightsOnDisk
 from trinity.api.v1 import buffer_pb2
 from trinity.errors import ManifestError
 from trinity.runtime.life import UNWATCHED, LifeSigns
@@ -44,6 +46,13 @@ class Incarnation:
     def version_to_republish(self, sync_interval: int) -> int:
         """Returns the newest version due by the recorded steps; explorers continue from it."""
         return self.recorded_step // sync_interval * sync_interval
+
+    def set_lost_files_aside(
+        self, stage: Path, announced: Callable[[], Iterable[WeightsOnDisk]]
+    ) -> None:
+        """Moves files that the database has lost out of the way of this life."""
+        lost = LostFiles(stage=stage, incarnation=self.number, restored=self.restored)
+        lost.move_unknown(self.committed, announced)
 
     def unread_checkpoints(self) -> str:
         """Returns the end of an error of a life that could read no checkpoint; else nothing."""

@@ -14,7 +14,6 @@ from services.trainer.checkpoints.best import BestVersion
 from services.trainer.checkpoints.checkpoints import CheckpointStore
 from services.trainer.checkpoints.damage import DamageWatch, retire_damaged
 from services.trainer.checkpoints.publisher import TransferServer, WeightsPublisher
-from services.trainer.checkpoints.set_aside import set_aside
 from services.trainer.checkpoints.weights import ModelFiles, WeightsStore
 from services.trainer.clients import TrainerBufferClient, TrainerSynchronizerClient
 from services.trainer.collectives import Ranks
@@ -127,7 +126,7 @@ class RankStageSetup:
         )
         self._link.set_incarnation(life.number)
         if self._ranks.is_first:
-            set_aside(self._directory, life, self._synchronizer.versions)
+            life.set_lost_files_aside(self._directory, self._synchronizer.versions)
         if self._was_finished(life):
             return RankStageEnded(outcome="finished", reason="an earlier life had finished it")
         start = self._starting_directory(self._order.start_path, self._order.start_manifest_sha256)

@@ -1,11 +1,15 @@
 """What a restored database does not know is kept; what a killed writer left is not."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.unit.subtests import as_subtests
 from trinity.weights.manifest import ManifestHead, seal
+
+if TYPE_CHECKING:
+    from services.trainer.types import WeightsOnDisk
 
 
 def made(stage: Path, name: str, *, step: int = 1, incarnation: int = 1) -> None:
@@ -20,6 +24,14 @@ def made(stage: Path, name: str, *, step: int = 1, incarnation: int = 1) -> None
         weights_sha256="0" * 64,
     )
     seal(folder, head)
+
+
+def weights(path: Path) -> "WeightsOnDisk":
+    from services.trainer.types import WeightsOnDisk
+
+    return WeightsOnDisk(
+        version=4, incarnation=1, path=path, manifest_sha256=b"", weights_sha256=b"", parent=-1
+    )
 
 
 @as_subtests(
@@ -42,7 +54,9 @@ def test_unknown_files_of_lost_lives_are_set_aside(
     made(stage, "best", step=6, incarnation=2)
     (stage / "weights" / "v7-2.tmp").mkdir()
     lost = LostFiles(stage=stage, incarnation=life, restored=restored)
-    lost.move_unknown({"v4-1", "step-3-1"})
+    lost.move_unknown(
+        [stage / "checkpoints" / "step-3-1"], lambda: [weights(stage / "weights/v4-1")]
+    )
     assert sorted(path.name for path in stage.glob(f"set-aside/{life}/*")) == moved
     for name in moved:
         assert (stage / "set-aside" / str(life) / name / "manifest.json").is_file()
@@ -53,5 +67,6 @@ def test_the_best_version_that_is_known_stays(tmp_path: Path) -> None:
     from services.trainer.checkpoints.set_aside import LostFiles
 
     made(tmp_path, "best", step=4, incarnation=1)
-    LostFiles(stage=tmp_path, incarnation=101, restored=100).move_unknown({"v4-1"})
+    lost = LostFiles(stage=tmp_path, incarnation=101, restored=100)
+    lost.move_unknown([], lambda: [weights(tmp_path / "weights" / "v4-1")])
     assert (tmp_path / "best").is_dir()
