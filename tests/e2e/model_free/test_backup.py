@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.deploy.test_source_run import deployment, lay_over
 from tests.support.deployed.backed_up import JOBS, Node, backed_up_node
 from tests.support.model_free.alone import weights_of
 from tests.support.model_free.experiment import (
@@ -31,7 +30,8 @@ STEPS = 12
 def node(tmp_path: Path) -> Iterator[Node]:
     """A deployment whose trainer and explorer have no model, and work on throughout."""
     with backed_up_node(tmp_path, MODULES) as node:
-        lay_over(node.by_hand, deployment(planned(tmp_path, "run", 1)))
+        variables = node.by_hand.compose["services"]["buffer"]["environment"]
+        variables["TRINITY_BUFFER_TASKSET_ROOTS"] = str(tmp_path)
         node.start()
         with node.by_hand.service("trainer"), node.by_hand.service("explorer"):
             yield node
