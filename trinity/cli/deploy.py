@@ -2,7 +2,7 @@
 
 import asyncio
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -10,6 +10,9 @@ from trinity.cli.config_plan import ModelConfigOption
 from trinity.cli.overrides import FileOption, WordsArgument, parse_overrides, split_words
 from trinity.cli.run import AcceptChangesOption, PluginDirOption, use_plugins
 from trinity.run.output import write_errors
+
+if TYPE_CHECKING:
+    from trinity.run.deploy.slurm import SlurmJob
 
 app = typer.Typer(
     help="Write manifests and secrets, start and cancel experiments on running services.",
@@ -22,7 +25,7 @@ def render(
     words: WordsArgument = None,
     config: FileOption = None,
     target: Annotated[
-        Literal["compose", "k8s", "nomad"],
+        Literal["compose", "k8s", "nomad", "slurm"],
         typer.Option("--target", help="Orchestrator that places processes."),
     ] = "compose",
     overlay: Annotated[
@@ -41,13 +44,13 @@ def render(
     from trinity.config.planning import plan_experiment
     from trinity.run.deploy.deployment import ExperimentDeployment
     from trinity.run.deploy.render import ManifestRenderer, render_notes
+    from trinity.run.deploy.slurm import SlurmJob
     from trinity.run.deploy.submission import refuse_local_modes
     from trinity.run.deploy.values import read_values
 
     file, overrides = split_words(words, config, "trinity deploy render")
     use_plugins(plugin_dir)
     plan = plan_experiment(load_config(file, parse_overrides(overrides)))
-    refuse_local_modes(plan)
     deployment = ExperimentDeployment(
         plan=plan,
         explorers=explorers,
@@ -55,6 +58,10 @@ def render(
         values=read_values(output),
         model_config=model_config,
     )
+    if target == "slurm":
+        _write_job(SlurmJob(deployment=deployment, file=file, overrides=overrides, output=output))
+        return
+    refuse_local_modes(plan)
     rendering = ManifestRenderer(
         deployment=deployment, target=target, overlay=overlay, output=output
     )
@@ -64,6 +71,13 @@ def render(
     print(f"  {command}")
     for note in render_notes(deployment, target, overlay):
         print(f"note: {note}")
+
+
+def _write_job(job: "SlurmJob") -> None:
+    with write_errors(job.output, "give another folder as `--output`"):
+        command = job.write_script()
+    print(f"{job.deployment.plan.label} for slurm is in {job.output} (docs/operations.md):")
+    print(f"  {command}")
 
 
 @app.command()

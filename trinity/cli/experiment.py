@@ -20,11 +20,13 @@ from trinity.config.plan.parts import ResolvedExperienceBuffer, ResolvedTaskset
 from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
 from trinity.config.plan.task_storage import without_password
 from trinity.errors import UserError
+from trinity.run.deploy.submission import refuse_local_modes
 from trinity.run.launch.machine import check_disk, check_gpus, what_is_missing
 from trinity.run.launch.modes import BenchSource, check_reach, started_data_juicer
 from trinity.run.launch.prepare import PreparedRun, check_hub, prepare_run
 from trinity.run.launch.retrain import without_explorer
 from trinity.run.launch.run import LocalRun, RunInterrupted
+from trinity.run.launch.spread import SpreadRun
 from trinity.run.launch.stored_runs import StoredRun, with_source_runs
 from trinity.run.local.addresses import stack_directory_of
 from trinity.run.local.data_juicer import data_juicer_python, with_data_juicer
@@ -200,6 +202,7 @@ class RunOptions:
     plugin_dir: Path | None
     secure: bool = False
     accept_changes: bool = False
+    explorers: int | None = None
 
     @property
     def accept_command(self) -> str:
@@ -232,6 +235,8 @@ class RunOptions:
             parts += ["--plugin-dir", str(self.plugin_dir)]
         if self.secure:
             parts += ["--secure"]
+        if self.explorers is not None:
+            parts += ["--explorers", str(self.explorers)]
         return shlex.join([*parts, *further, *self.overrides])
 
 
@@ -267,13 +272,22 @@ def run_experiment(options: RunOptions) -> None:
         return
     if missing := list(missing_packages(prepared.plan)):
         raise UserError("\n".join(missing))
-    check_gpus(prepared.plan)
+    spread = _spread(prepared, options.explorers)
     check_disk(prepared.plan)
     check_hub(prepared.plan, must_answer=True)
     refuse_if_locked(_home(prepared))
     _print_start(prepared)
-    execute_run(prepared, options.resume_command, secure=options.secure)
+    execute_run(prepared, options.resume_command, secure=options.secure, spread=spread)
     print_next_steps(prepared.plan, options)
+
+
+def _spread(prepared: PreparedRun, explorers: int | None) -> SpreadRun | None:
+    """Returns where the parts of a run over several nodes are; None for a run on this machine."""
+    if explorers is None:
+        check_gpus(prepared.plan)
+        return None
+    refuse_local_modes(prepared.benched or prepared.plan)
+    return SpreadRun.over_job(prepared.plan, explorers)
 
 
 def _finished(prepared: PreparedRun) -> RunSummary | None:
@@ -283,10 +297,22 @@ def _finished(prepared: PreparedRun) -> RunSummary | None:
     return read_finished(prepared.plan.job_path)
 
 
-def execute_run(prepared: PreparedRun, resume_command: str, *, secure: bool = False) -> None:
+def execute_run(
+    prepared: PreparedRun,
+    resume_command: str,
+    *,
+    secure: bool = False,
+    spread: SpreadRun | None = None,
+) -> None:
     """Runs with live progress and prints the results; a stopped run shows `resume_command`."""
     reporter = make_reporter(prepared.plan.label)
-    run = LocalRun(plan=prepared.plan, reporter=reporter, secure=secure, home=_home(prepared))
+    run = LocalRun(
+        plan=prepared.plan,
+        reporter=reporter,
+        secure=secure,
+        home=_home(prepared),
+        spread=spread,
+    )
     if prepared.benched is not None:
         run.complete = BenchSource(run=StoredRun(plan=prepared.benched)).complete_plan
     elif prepared.sources is not None:

@@ -39,6 +39,14 @@ SecureOption = Annotated[
         "--secure", help="Use certificates and tokens between the parts, as in a cluster."
     ),
 ]
+ExplorersOption = Annotated[
+    int | None,
+    typer.Option(
+        "--explorers",
+        min=1,
+        help="In a job of `trinity deploy render --target slurm`: explorers on its nodes.",
+    ),
+]
 
 
 def run(
@@ -50,6 +58,7 @@ def run(
     plugin_dir: PluginDirOption = None,
     secure: SecureOption = False,
     accept_changes: AcceptChangesOption = False,
+    explorers: ExplorersOption = None,
 ) -> None:
     """Run an experiment; started again on the same directory, it resumes where it stopped."""
     from trinity.cli.experiment import RunOptions, run_experiment
@@ -65,6 +74,7 @@ def run(
         plugin_dir=plugin_dir,
         secure=secure,
         accept_changes=accept_changes,
+        explorers=explorers,
     )
     run_experiment(options)
 

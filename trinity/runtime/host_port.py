@@ -28,14 +28,15 @@ def split_address(address: str) -> tuple[str, int]:
     return host.strip("[]") or "127.0.0.1", int(port)
 
 
-def own_address() -> str:
+def own_address(peer: str = "192.0.2.1") -> str:
     """Returns the address by which this machine reaches others; the loopback one without a network.
 
-    Nothing is sent: connecting a datagram socket only chooses the interface.
+    Nothing is sent: connecting a datagram socket only chooses the interface. Without a peer it is
+    that to an address reserved for documentation.
     """
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect(("192.0.2.1", 9))  # reserved for documentation
+            probe.connect((peer, 9))
         except OSError:
             return "127.0.0.1"
         address: str = probe.getsockname()[0]

@@ -56,6 +56,18 @@ def experiment_plan(
 
     Its tasks are at hand as expert rows too, for algorithms that take such.
     """
+    values = experiment_values(root, name=name, num_tasks=num_tasks, algorithm=algorithm)
+    return plan_experiment(Config.model_validate(deep_merge(values, changes)))
+
+
+def experiment_values(
+    root: Path,
+    *,
+    name: str,
+    num_tasks: int = 64,
+    algorithm: Mapping[str, JsonValue] = GRPO,
+) -> dict[str, JsonValue]:
+    """The configuration of `experiment_plan`, without changes; its data and its model are written."""
     data = root / f"{name}.jsonl"
     data.parent.mkdir(parents=True, exist_ok=True)
     rows = [
@@ -63,7 +75,7 @@ def experiment_plan(
         for i in range(num_tasks)
     ]
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    values: dict[str, JsonValue] = {
+    return {
         "project": "model-free",
         "name": name,
         "seed": 7,
@@ -95,7 +107,6 @@ def experiment_plan(
         "explorer": {"eval_on_startup": False},
         "trainer": {"save_interval": 3, "dtype": "float32"},
     }
-    return plan_experiment(Config.model_validate(deep_merge(values, changes)))
 
 
 async def start_experiment(

@@ -24,6 +24,7 @@ that precision: the least that is there at the same time."""
 BEST_BYTES_PER_PARAMETER = 2
 """A version that stays because it is among the best."""
 VISIBLE = "CUDA_VISIBLE_DEVICES"
+SLURM_GPUS = "SLURM_JOB_GPUS"
 THREADS = "OMP_NUM_THREADS"
 SLEEPING = {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "20000"}
 """Idle threads sleep, but only after a short spin: within a parallel loop the next work comes in
@@ -94,7 +95,7 @@ def check_gpus(plan: ExperimentPlan) -> None:
             f"`cluster.gpu_per_node: {wanted}` needs GPUs, and this machine has no NVIDIA driver: "
             "run it where there are GPUs, or set it to 0"
         )
-    visible, here = os.environ.get(VISIBLE), len(_devices(plan))
+    visible, here = os.environ.get(VISIBLE), len(devices_of(plan))
     rollout, ranks = plan.num_rollout_gpus, plan.num_rank_gpus
     if (max(rollout, ranks) if plan.takes_turns else rollout + ranks) <= here:
         return
@@ -117,7 +118,7 @@ def share_gpus(plan: ExperimentPlan) -> dict[str, dict[str, str]]:
     """
     if not plan.stages[0].config.cluster.gpu_per_node:
         return {}
-    devices, num_rollout = _devices(plan), plan.num_rollout_gpus
+    devices, num_rollout = devices_of(plan), plan.num_rollout_gpus
     if plan.takes_turns:  # the trainer's device is the engine's
         return {name: {VISIBLE: devices[0]} for name in ("explorer", "trainer")}
     left = devices[num_rollout:] if plan.num_rank_gpus else []
@@ -128,12 +129,15 @@ def share_gpus(plan: ExperimentPlan) -> dict[str, dict[str, str]]:
 
 
 def claimed_gpus(plan: ExperimentPlan) -> GpuClaims | None:
-    """Returns the claims on the GPUs that a run uses; a run by turns has its own for itself."""
-    if not plan.stages[0].config.cluster.gpu_per_node:
+    """Returns the claims on the GPUs that a run uses; a run by turns has its own for itself.
+
+    SLURM gives each job GPUs of its own, and may call them all 0.
+    """
+    if not plan.stages[0].config.cluster.gpu_per_node or SLURM_GPUS in os.environ:
         return None
     num_used = 1 if plan.takes_turns else plan.num_rollout_gpus + plan.num_rank_gpus
     return GpuClaims(
-        _devices(plan)[:num_used],
+        devices_of(plan)[:num_used],
         alone=plan.takes_turns,
         label=plan.label,
         job_dir=plan.job_path,
@@ -180,7 +184,7 @@ def _engine_threads(stage: StagePlan) -> int:
     return max(1, num_threads // stage.config.explorer.rollout_model.engine_num)
 
 
-def _devices(plan: ExperimentPlan) -> list[str]:
+def devices_of(plan: ExperimentPlan) -> list[str]:
     """Returns the devices that the plan needs, or the fewer visible ones; -1 is no device."""
     num_gpus = plan.stages[0].config.cluster.gpu_per_node
     visible = os.environ.get(VISIBLE)

@@ -29,6 +29,7 @@ from trinity.run.launch.follow import FINISHED, ExperimentFollower, watched
 from trinity.run.launch.machine import claimed_gpus, share_gpus, share_processors
 from trinity.run.launch.messages import report_stalls, report_startup
 from trinity.run.launch.resume import cancel_stale_experiments, store_plan
+from trinity.run.launch.spread import SpreadRun
 from trinity.run.local.addresses import ServiceAddresses, write_stack_directory
 from trinity.run.local.infrastructure import ProcessWithProbe
 from trinity.run.local.process_spec import EventKind
@@ -210,6 +211,8 @@ class LocalRun:
     """Adds to the plan what only the running stack knows."""
     secure: bool = False
     """Use certificates and tokens on loopback too."""
+    spread: SpreadRun | None = None
+    """Where its parts are if it is on several machines."""
     _started_millis: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
     _phases: PhaseTimer = field(default_factory=lambda: PhaseTimer("start"))
     _stop: GracefulShutdown = field(init=False)
@@ -244,13 +247,20 @@ class LocalRun:
         for folder in sorted({self._home, self.plan.job_path}):  # parents come first
             claim_folder(folder, ANOTHER_RUN)
         self.reporter.print_line("starting the broker, the database and the services")
+        environment = share_processors(self.plan)
+        services, hosts = self.services, None
+        if self.spread is None:
+            environment = {**environment, **share_gpus(self.plan)}
+        else:
+            services, hosts = self.spread.services(services), self.spread.hosts
         async with LocalStack(
             job_dir=self._home,
             log_level=self._log.level,
             log_folder=own_address() if self._log.group_by_node else "",
-            environment={**share_processors(self.plan), **share_gpus(self.plan)},
-            services=self.services,
-            secure=self.secure,
+            environment=environment,
+            services=services,
+            secure=self.secure or self.spread is not None,
+            hosts=hosts,
             tenant=self.plan.tenant,
             gpus=claimed_gpus(self.plan),
         ) as stack:

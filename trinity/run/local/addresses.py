@@ -18,10 +18,11 @@ _reserved: dict[int, int] = {}
 """Ports that were handed out, oldest first, and a socket of this process that is bound to each."""
 SERVICES = ("synchronizer", "buffer", "trainer", "explorer")
 _NAME = "home.txt"
+LOOPBACK = "127.0.0.1"
 
 
-def free_port() -> int:
-    """Returns an unused loopback port, for a server that sets SO_REUSEADDR, as servers do.
+def free_port(host: str = LOOPBACK) -> int:
+    """Returns an unused port of this machine, for a server that sets SO_REUSEADDR, as servers do.
 
     It is below the kernel's range for outgoing connections: otherwise a service that restarts on
     its old port could find it taken by a client that kept retrying. This process stays bound to it
@@ -31,9 +32,9 @@ def free_port() -> int:
     ports = _candidates()
     for _ in range(1_000):
         port = _RANDOM.choice(ports)
-        if port not in _reserved and _reserve(port):
+        if port not in _reserved and _reserve(host, port):
             return port
-    raise RuntimeError(f"no free loopback port between {ports.start} and {ports.stop - 1}")
+    raise RuntimeError(f"no free port of {host} between {ports.start} and {ports.stop - 1}")
 
 
 def _candidates() -> range:
@@ -43,11 +44,11 @@ def _candidates() -> range:
     return range(_LOWEST_PORT, ephemeral_start)
 
 
-def _reserve(port: int) -> bool:
+def _reserve(host: str, port: int) -> bool:
     """Binds a port that no other socket is bound to; a server with SO_REUSEADDR may bind it too."""
     own = socket.socket()
     try:
-        own.bind(("127.0.0.1", port))
+        own.bind((host, port))
     except OSError:
         own.close()
         return False
@@ -72,9 +73,11 @@ class ServiceAddresses:
     """The operator's credentials for these services; empty for plaintext connections."""
 
     @classmethod
-    def with_free_ports(cls, *, nats_url: str, postgres_dsn: str, security_dir: str = "") -> Self:
-        """Chooses loopback ports for the services."""
-        ports = {name: f"127.0.0.1:{free_port()}" for name in SERVICES}
+    def with_free_ports(
+        cls, *, nats_url: str, postgres_dsn: str, security_dir: str = "", host: str = LOOPBACK
+    ) -> Self:
+        """Chooses ports of this machine's address for the services."""
+        ports = {name: f"{host}:{free_port(host)}" for name in SERVICES}
         return cls(**ports, nats_url=nats_url, postgres_dsn=postgres_dsn, security_dir=security_dir)
 
     @property

@@ -4,8 +4,8 @@ import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 
@@ -61,6 +61,8 @@ class StackCredentials:
     root: Path | None = None
     tenant: str = "default"
     """The tenant of the explorer and the trainer."""
+    hosts: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Addresses beyond loopback that the certificates of parts name."""
 
     def issue_credentials(self) -> None:
         """Issues credentials to every part; the authority is kept: earlier clients stay valid."""
@@ -72,7 +74,7 @@ class StackCredentials:
         )
 
         issuer = CredentialIssuer(self.root)
-        for part in parts_of({}, self.tenant):
+        for part in parts_of(self.hosts, self.tenant):
             issuer.issue(part, LIFETIME)
 
     def credentials_for(self, part: str) -> Credentials:

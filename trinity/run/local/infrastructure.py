@@ -12,7 +12,7 @@ import nats.errors
 import nats.js.errors
 
 from trinity.errors import UserError
-from trinity.run.local.addresses import InfrastructureFiles, free_port
+from trinity.run.local.addresses import LOOPBACK, InfrastructureFiles, free_port
 from trinity.run.local.files import StackCredentials
 from trinity.run.local.given_run import is_registered, refuse_given_database, register_database
 from trinity.run.local.nats import NatsServer
@@ -122,6 +122,8 @@ class Infrastructure:
     security: StackCredentials = field(default_factory=StackCredentials)
     is_given: bool = False
     """True for a copy of a run that others made."""
+    host: str = LOOPBACK
+    """The address of the broker."""
     nats: NatsServer | None = field(init=False, default=None)
     postgres: PostgresServer | None = field(init=False, default=None)
 
@@ -131,9 +133,10 @@ class Infrastructure:
             self.nats = NatsServer(
                 folder=folder / "nats",
                 secrets=self._secrets,
-                port=free_port(),
+                port=free_port(self.host),
                 monitor_port=free_port(),
                 security=self.security.credentials_for("nats"),
+                host=self.host,
             )
         if self.externals.postgres_dsn is None:
             self.postgres = embedded_postgres(

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from trinity.errors import RunFailed, UserError
 from trinity.run.local import binaries
+from trinity.run.local.addresses import LOOPBACK
 from trinity.run.local.process_spec import ProcessSpec
 from trinity.runtime.process.child_process import OWN_IDENTITY
 from trinity.runtime.security.broker import (
@@ -33,7 +34,7 @@ _STORE_BYTES_NEEDED = 256 * 2**20
 
 # Durations are quoted: the server reads a bare 2m as two million seconds.
 _CONFIG = """\
-host: 127.0.0.1
+host: {host}
 port: {port}
 http: "127.0.0.1:{monitor_port}"
 max_payload: {max_payload}
@@ -56,6 +57,7 @@ class NatsServer:
     port: int
     monitor_port: int
     security: Credentials = PLAINTEXT
+    host: str = LOOPBACK
 
     def prepare_process(self, log_file: Path) -> ProcessSpec:
         """Writes the configuration and returns the process to start."""
@@ -73,7 +75,7 @@ class NatsServer:
     def url(self, user: str) -> str:
         password = self.secrets.password(f"nats-{user}")
         scheme = "tls" if self.security.is_on else "nats"
-        return f"{scheme}://{user}:{password}@127.0.0.1:{self.port}"
+        return f"{scheme}://{user}:{password}@{self.host}:{self.port}"
 
     async def wait_ready(self, timeout_seconds: float = 30.0) -> None:
         """Returns when JetStream answers and syncs to disk at the configured interval."""
@@ -86,6 +88,7 @@ class NatsServer:
 
     def _config(self) -> str:
         settings = _CONFIG.format(
+            host=self.host,
             port=self.port,
             monitor_port=self.monitor_port,
             max_payload=_MAX_PAYLOAD,

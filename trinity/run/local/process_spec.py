@@ -23,6 +23,8 @@ class ProcessSpec:
     stop_grace_seconds: float = 10.0
     max_restarts: int = 5
     """Within ten minutes."""
+    node: str = ""
+    """The machine that it runs on; empty is the launcher's own."""
 
 
 class EventKind(StrEnum):

@@ -27,7 +27,7 @@ _OPTIONS = [
     ("grpc.initial_reconnect_backoff_ms", 50),
     ("grpc.max_reconnect_backoff_ms", 200),
 ]
-_READY_SECONDS = 120.0
+READY_SECONDS = 120.0
 _GPU_DEVICES = Path("/proc/driver/nvidia/gpus")
 
 
@@ -139,7 +139,7 @@ def _service(
         },
     )
     security = around.security.credentials_for(OPERATOR)
-    return ProcessWithProbe(spec, partial(wait_serving, name, address, _READY_SECONDS, security))
+    return ProcessWithProbe(spec, partial(wait_serving, name, address, READY_SECONDS, security))
 
 
 def _owner_grants(security: StackCredentials) -> dict[str, str]:

@@ -3,8 +3,7 @@
 import asyncio
 import logging
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,123 +19,30 @@ from trinity.run.local.files import (
     remove_socket_folder,
 )
 from trinity.run.local.gpu_claims import GpuClaims
+from trinity.run.local.hosts import StackHosts
 from trinity.run.local.infrastructure import (
-    SECRET_VARIABLES,
     ExternalServers,
     Infrastructure,
     ProcessWithProbe,
 )
 from trinity.run.local.process_spec import (
     USER_ERROR_EXIT_CODE,
-    Command,
     EventKind,
-    ProcessSpec,
     StackEvent,
-    StartProcess,
-    StopAllProcesses,
-    command_to_line,
 )
-from trinity.run.local.reaper import JobLock, job_environment, kill_orphans_of_job
+from trinity.run.local.reaper import JobLock, kill_orphans_of_job
 from trinity.run.local.run_file import ProcessExit, RunningStack, remove_run_file
 from trinity.run.local.services import StackContext, service_processes
+from trinity.run.local.supervisor_client import SupervisorClient
 from trinity.runtime.owned_places import mark_if_new
-from trinity.runtime.process.child_process import module_command
 
 logger = logging.getLogger(__name__)
 
-_STOP_SECONDS = 90.0
-_LONGEST_EVENT_BYTES = 2**20
 _DATA_FOLDERS = {"postgres": "the database", "nats": "the broker"}
 """Processes whose data is in `infra/<name>` of the run's directory."""
 _CAUSES = (" PANIC: ", " FATAL: ")
 """A database logs these first and then at length how it ends."""
 _MAX_LINE_LENGTH = 300
-
-
-def _without_secrets(environment: Mapping[str, str]) -> dict[str, str]:
-    """Removes secrets: users' code runs in these processes; each gets only its own, in files."""
-    return {name: value for name, value in environment.items() if name not in SECRET_VARIABLES}
-
-
-class SupervisorClient:
-    """A running supervisor; when it ends, expected or not, no process of the stack remains."""
-
-    def __init__(
-        self,
-        *,
-        process: asyncio.subprocess.Process,
-        job_dir: Path,
-        on_event: Callable[[StackEvent], None],
-    ) -> None:
-        self._process = process
-        self._job_dir = job_dir
-        self._on_event = on_event
-        self._is_stopping = False
-        self._reader = asyncio.create_task(self._read_events())
-
-    @classmethod
-    async def start(
-        cls, job_dir: Path, locks: Sequence[int], on_event: Callable[[StackEvent], None]
-    ) -> "SupervisorClient":
-        """Starts it; it inherits the descriptors of `locks`, which last as long as it does."""
-        with (job_dir / "log" / "supervisor.log").open("ab") as log:
-            process = await asyncio.create_subprocess_exec(
-                *module_command("trinity.run.local.supervisor"),
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=log,
-                env=_without_secrets(os.environ) | job_environment(job_dir),
-                start_new_session=True,  # Ctrl-C is the launcher's to handle
-                pass_fds=tuple(locks),
-                limit=_LONGEST_EVENT_BYTES,
-            )
-        return cls(process=process, job_dir=job_dir, on_event=on_event)
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    async def launch(self, spec: ProcessSpec) -> None:
-        await self._send(StartProcess([spec]))
-
-    async def stop(self) -> None:
-        """Stops every process in order; kills those that do not stop."""
-        self._is_stopping = True
-        await self._send(StopAllProcesses())
-        try:
-            async with asyncio.timeout(_STOP_SECONDS):
-                await self._process.wait()
-        except TimeoutError:
-            self._process.kill()
-            await self._process.wait()
-        await asyncio.wait((self._reader,))
-        if error := self._reader.exception():
-            logger.error("events of the supervisor were lost", exc_info=error)
-
-    async def _send(self, command: Command) -> None:
-        assert self._process.stdin is not None
-        with suppress(ConnectionError):  # its death is reported as an event
-            self._process.stdin.write(command_to_line(command))
-            await self._process.stdin.drain()
-
-    async def _read_events(self) -> None:
-        assert self._process.stdout is not None
-        while line := await self._process.stdout.readline():
-            self._on_event(StackEvent.from_line(line))
-        exit_code = await self._process.wait()
-        if exit_code != 0 or not self._is_stopping:
-            await asyncio.to_thread(kill_orphans_of_job, self._job_dir)
-            self._on_event(self._own_failure(exit_code))
-
-    def _own_failure(self, exit_code: int) -> StackEvent:
-        return StackEvent(
-            kind=EventKind.FAILED,
-            process="supervisor",
-            pid=self.pid,
-            exit_code=exit_code,
-            reason="ended before its launcher, all processes were killed",
-            log_file=str(self._job_dir / "log" / "supervisor.log"),
-        )
 
 
 def start_error(event: StackEvent) -> TrinityError:
@@ -186,11 +92,13 @@ class LocalStack:
         only_views: bool = False,
         is_given: bool = False,
         gpus: GpuClaims | None = None,
+        hosts: StackHosts | None = None,
     ) -> None:
         self._job_dir = job_dir.resolve()
         self._only_views = only_views
         self._is_given = is_given
         self._gpus = gpus
+        self._hosts = hosts or StackHosts()
         self._log_level = log_level
         self._log_folder = log_folder
         self._externals = externals or ExternalServers.from_environment()
@@ -198,10 +106,11 @@ class LocalStack:
         self._services = services
         self._max_restarts = max_restarts
         self._security = StackCredentials(
-            self._job_dir / "infra" / "security" if secure else None, tenant
+            self._job_dir / "infra" / "security" if secure else None, tenant, self._hosts.certified
         )
         self._lock: JobLock | None = None
         self._supervisor: SupervisorClient | None = None
+        self._elsewhere: dict[str, SupervisorClient] = {}
         self._addresses: ServiceAddresses | None = None
         self._is_up = False
         self._started_at = datetime.now(UTC)
@@ -253,6 +162,8 @@ class LocalStack:
         self._is_up = False
         for probe in self._probes.values():
             probe.cancel()
+        await asyncio.gather(*(supervisor.stop() for supervisor in self._elsewhere.values()))
+        self._elsewhere.clear()
         if self._supervisor is not None:
             await self._supervisor.stop()
             self._supervisor = None
@@ -281,6 +192,7 @@ class LocalStack:
             externals=self._externals,
             security=self._security,
             is_given=self._is_given,
+            host=self._hosts.own,
         )
         await self._externals.check_reachable()
         self._supervisor = await SupervisorClient.start(
@@ -291,6 +203,7 @@ class LocalStack:
             nats_url=infrastructure.public_nats_url,
             postgres_dsn=infrastructure.public_postgres_dsn,
             security_dir=str(self._security.credentials_for(OPERATOR).folder or ""),
+            host=self._hosts.own,
         )
         surroundings = StackContext(
             job_dir=self._job_dir,
@@ -316,13 +229,25 @@ class LocalStack:
 
     async def _launch(self, launchable: ProcessWithProbe) -> None:
         """Starts a process and returns when it is ready."""
-        assert self._supervisor is not None
         if self._max_restarts is not None:
             spec = replace(launchable.spec, max_restarts=self._max_restarts)
             launchable = replace(launchable, spec=spec)
         self._launched[launchable.spec.name] = launchable
-        await self._supervisor.launch(launchable.spec)
+        supervisor = await self._supervisor_on(launchable.spec.node)
+        await supervisor.launch(launchable.spec)
         await self._announce_ready(launchable)
+
+    async def _supervisor_on(self, node: str) -> SupervisorClient:
+        """Returns the supervisor of a node, which is started for the first process there."""
+        if not node:
+            assert self._supervisor is not None
+            return self._supervisor
+        if node not in self._elsewhere:
+            command = self._hosts.command_on(node)
+            self._elsewhere[node] = await SupervisorClient.start(
+                self._job_dir, (), self._on_event, node=node, command=command
+            )
+        return self._elsewhere[node]
 
     async def _announce_ready(self, launchable: ProcessWithProbe) -> None:
         name = launchable.spec.name
@@ -349,14 +274,19 @@ class LocalStack:
         self._events.put_nowait(event)
         match event.kind:
             case EventKind.STARTED:
-                self._pids[event.process] = event.pid
+                self._note_pid(event)
             case EventKind.EXITED:
                 self._deaths[event.process] = _death(event)
             case EventKind.RESTARTED:
-                self._pids[event.process] = event.pid
+                self._note_pid(event)
                 self._watch_restart(event.process)
             case EventKind.FAILED if not self._failure.done():
                 self._failure.set_result(event)
+
+    def _note_pid(self, event: StackEvent) -> None:
+        """Notes a process of this machine: on another the number says nothing here."""
+        if not self._launched[event.process].spec.node:
+            self._pids[event.process] = event.pid
 
     def _watch_restart(self, name: str) -> None:
         """Announces when the process answers again; during the start its launch waits for that."""
@@ -378,7 +308,7 @@ class LocalStack:
                 StackEvent(
                     kind=EventKind.FAILED,
                     process=launchable.spec.name,
-                    pid=self._pids[launchable.spec.name],
+                    pid=self._pids.get(launchable.spec.name, 0),
                     reason=str(error),
                     log_file=str(launchable.spec.log_file),
                 )

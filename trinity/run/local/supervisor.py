@@ -261,8 +261,9 @@ async def supervise() -> None:
     loop.add_signal_handler(signal.SIGCHLD, supervisor.reap)
     commands = asyncio.StreamReader(limit=_LONGEST_COMMAND_BYTES)
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(commands), sys.stdin)
-    # SIGTERM is handled like losing the launcher.
-    loop.add_signal_handler(signal.SIGTERM, commands.feed_eof)
+    if signal.getsignal(signal.SIGTERM) is not signal.SIG_IGN:
+        # SIGTERM is handled like losing the launcher.
+        loop.add_signal_handler(signal.SIGTERM, commands.feed_eof)
     await _serve_commands(supervisor, commands)
 
 

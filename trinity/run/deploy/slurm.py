@@ -1,0 +1,96 @@
+"""Writes the batch script with which SLURM runs an experiment on the nodes of a lab's cluster.
+
+Everything else is what `trinity run` does, from the same file, on the job's first node.
+"""
+
+import os
+import shlex
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from trinity.run.deploy.deployment import ExperimentDeployment
+from trinity.run.deploy.nodes import NodePart, node_parts
+from trinity.run.deploy.render import check_gpu_capacity
+from trinity.run.deploy.submission import refuse_local_modes
+from trinity.runtime.owned_places import claim_folder
+
+SCRIPT = "job.sbatch"
+STOP_SECONDS = 300
+"""Before the job's time is up: the step in hand ends and is saved."""
+ENVIRONMENT = "TRINITY_ENVIRONMENT"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlurmJob:
+    """An experiment as a job.
+
+    job = SlurmJob(deployment=deployment, file=Path("my.yaml"), overrides=(), output=Path("my-run"))
+    job.write_script()
+    """
+
+    deployment: ExperimentDeployment
+    file: Path
+    overrides: Sequence[str]
+    output: Path
+
+    def write_script(self) -> str:
+        """Writes the script; returns the command that submits it.
+
+        Raises: UserError if the nodes cannot run it, or the folder holds something else.
+        """
+        self.deployment.check_hosts()
+        check_gpu_capacity(self.deployment, on_one_node=False)
+        nodes = node_parts(self.deployment)
+        if len(nodes) > 1:
+            refuse_local_modes(self.deployment.plan)
+        claim_folder(self.output, "give an empty or a new folder as `--output`")
+        script = self.output / SCRIPT
+        script.write_text(self._script(nodes), encoding="utf-8")
+        return f"sbatch {shlex.quote(str(script))}"
+
+    def _script(self, nodes: Sequence[Sequence[NodePart]]) -> str:
+        directives = "".join(f"#SBATCH --{line}\n" for line in self._directives(nodes))
+        return (
+            "#!/bin/bash\n"
+            f"# {self.deployment.plan.label}: one job, which goes on where it stopped when it is "
+            "submitted again.\n"
+            "# What is your cluster's own (time, partition, account) is given to `sbatch`, or in "
+            "its SBATCH_... variables.\n"
+            f"{directives}\n"
+            f"environment=${{{ENVIRONMENT}:-{shlex.quote(sys.prefix)}}}  # seen by every node\n"
+            'echo "job $SLURM_JOB_ID on $SLURM_JOB_NODELIST, restart ${SLURM_RESTART_COUNT:-0}"\n'
+            # In place of the shell, so that SLURM's signals reach the run.
+            f'exec "$environment/bin/trinity" {shlex.join(self._arguments(len(nodes)))}\n'
+        )
+
+    def _directives(self, nodes: Sequence[Sequence[NodePart]]) -> Iterator[str]:
+        yield f"job-name={self.deployment.name}"
+        yield f"nodes={len(nodes)}"
+        yield "ntasks-per-node=1"
+        if gpus := max(self._gpus(parts) for parts in nodes):
+            yield f"gres=gpu:{gpus}"
+        yield "requeue"
+        yield f"signal=B:TERM@{STOP_SECONDS}"
+        yield f"chdir={_quoted(Path.cwd())}"
+        yield f"output={_quoted(self.output.resolve())}/%j.log"
+        yield "open-mode=append"
+
+    def _gpus(self, parts: Sequence[NodePart]) -> int:
+        gpus = [part.gpus for part in parts]
+        takes_turns = any(stage.takes_turns for stage in self.deployment.plan.stages)
+        return max(gpus) if takes_turns else sum(gpus)
+
+    def _arguments(self, num_nodes: int) -> list[str]:
+        arguments = ["run", "--config", str(self.file)]
+        if self.deployment.plugin_dir is not None:
+            arguments += ["--plugin-dir", str(self.deployment.plugin_dir)]
+        if num_nodes > 1:
+            arguments += ["--explorers", str(self.deployment.explorers)]
+        return [*arguments, *self.overrides]
+
+
+def _quoted(path: Path) -> str:
+    """Returns a path for a directive: `%` begins a placeholder, and blanks need quotes."""
+    return shlex.quote(os.fspath(path).replace("%", "%%"))
