@@ -8,7 +8,7 @@ BASELINE := proto/baseline.binpb
 SCRATCH := build
 
 .DEFAULT_GOAL := help
-.PHONY: help setup prepare demo test test-all test-fast test-whole test-thorough browser wheel release check-wheel check-images check-images-heavy check-deploy check-supply sbom pin-images check-data-juicer check-agents check-python312 site faults hosts bench \
+.PHONY: help setup prepare demo test test-all test-fast test-whole test-thorough browser wheel release check-wheel check-images check-images-heavy check-deploy check-slurm check-supply sbom pin-images check-data-juicer check-agents check-python312 site faults hosts bench \
 	bench-buffer bench-gpu gpu-acceptance check format types prose protos proto proto-drift proto-baseline docs docs-drift lock clean
 
 help:  ## This list
@@ -31,8 +31,8 @@ WORKERS := -n logical --maxprocesses 4
 # What pytest compiles of thousands of tests is kept: every worker reads all of them.
 test-fast test-whole test-thorough: export PYTHONDONTWRITEBYTECODE =
 
-# The images have targets of their own: they are made from a package index.
-WHOLE := --ignore tests/e2e/images tests/e2e tests/chaos tests/integration
+# The images and SLURM have targets of their own: they need a package index, and daemons that root starts.
+WHOLE := --ignore tests/e2e/images --ignore tests/e2e/slurm tests/e2e tests/chaos tests/integration
 IN_PARALLEL := $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test: test-fast test-whole  ## Each promise at least once, the fast tests first
@@ -74,6 +74,10 @@ check-images-heavy: setup  ## All four images for processors: made, weighed, an 
 
 check-deploy: setup  ## Manifests rendered for the examples, against the schemas of what takes them
 	PYTHON=$(BIN)/python deploy/check.sh
+
+check-slurm: setup  ## Jobs on a SLURM of three nodes on loopback: finished, cancelled, requeued (slurm-wlm, root)
+	@$(BIN)/python -m tests.e2e.slurm.cluster
+	$(BIN)/pytest -n 0 tests/e2e/slurm
 
 DATA_JUICER := build/data-juicer
 check-data-juicer: setup  ## The operators that ask Data-Juicer, against itself, in an environment under build/

@@ -38,7 +38,9 @@ PLACES: dict[str, dict[str, str]] = {
         ),
         "trinity/run/local/reaper.py": "JobLock.acquire JobLock.release _lock refuse_if_locked",
         "trinity/run/local/run_file.py": "RunningStack.write_run_file remove_run_file",
-        "trinity/run/local/stack.py": "LocalStack._start SupervisorClient.start",
+        "trinity/run/launch/spread.py": "_moved",
+        "trinity/run/local/stack.py": "LocalStack._start",
+        "trinity/run/local/supervisor_client.py": "SupervisorClient.start",
         "trinity/run/monitors/feed.py": "MonitorOutage.clear_outage MonitorOutage.save_outage",
         "trinity/run/monitors/tensorboard.py": "EventFile.append_points TensorBoardMonitor._file",
         "trinity/run/monitors/wandb.py": "WandbMonitor._opened",
@@ -89,6 +91,7 @@ PLACES: dict[str, dict[str, str]] = {
             "ManifestRenderer._prepare ManifestRenderer.write_manifests _copy"
         ),
         "trinity/run/deploy/secret_folder.py": "write_secrets",
+        "trinity/run/deploy/slurm.py": "SlurmJob.write_script",
         "trinity/run/deploy/values.py": "write_digests write_values",
         "trinity/runtime/owned_places.py": "claim_folder mark_if_new",
         "trinity/runtime/security/certificates.py": (
@@ -272,9 +275,9 @@ LOOPS: dict[str, dict[str, str]] = {
             "PostgresServer._connect_when_up PostgresServer.wait_ready"
         ),
         "trinity/run/local/stack.py": (
-            "LocalStack._launch_together LocalStack._unless_failed LocalStack._watch_restart "
-            "SupervisorClient.__init__"
+            "LocalStack._launch_together LocalStack._unless_failed LocalStack._watch_restart"
         ),
+        "trinity/run/local/supervisor_client.py": "SupervisorClient.__init__",
         "trinity/run/local/supervisor.py": "_serve_commands",
         "trinity/run/monitors/feed.py": (
             "MonitorFeed._call_monitor MonitorFeed._read_forever MonitorFeed._write_forever "

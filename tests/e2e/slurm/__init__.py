@@ -1,1 +1,1 @@
-"""Experiments as jobs of a SLURM on this machine. Run by `make check-slurm`: needs its programs, and root."""
+"""Experiments as jobs of a SLURM on this machine. Run by `make check-slurm`, as root."""

@@ -15,6 +15,8 @@ from tests.support.model_free.stack import REPOSITORY
 from trinity.run.local.addresses import free_port
 
 PROGRAMS = ("slurmctld", "slurmd", "munged", "sbatch", "srun", "scontrol", "runuser")
+ADDRESSES = ("10.213.77.1", "10.213.77.2", "10.213.77.3")
+"""Of the nodes, on the loopback interface: private ones, for which certificates are asked."""
 PATIENCE_SECONDS = 120.0
 PAUSE_SECONDS = 0.1
 CONFIG = """\
@@ -37,10 +39,10 @@ SlurmdLogFile={root}/slurmd-%n.log
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core_Memory
 ReturnToService=2
-PartitionName=main Nodes=n[1-{num_nodes}] Default=YES MaxTime=INFINITE State=UP
+PartitionName=main Nodes=n[1-3] Default=YES MaxTime=INFINITE State=UP
 """
 NODE = """\
-NodeName=n{n} NodeHostname=localhost NodeAddr=127.0.0.{n} Port={port} CPUs={cpus} RealMemory={memory}
+NodeName=n{n} NodeHostname=localhost NodeAddr={address} Port={port} CPUs={cpus} RealMemory={memory}
 """
 CGROUPS = "CgroupPlugin=cgroup/v1\nCgroupAutomount=no\nCgroupMountpoint=/sys/fs/cgroup\n"
 
@@ -78,6 +80,11 @@ class Cluster:
     root: Path
 
     @property
+    def program(self) -> Path:
+        """Of the environment on the shared file system."""
+        return self.root / "environment" / "bin" / "trinity"
+
+    @property
     def environment(self) -> dict[str, str]:
         """Of a user's shell: the one that runs the tests, without what pytest set."""
         kept = {name: os.environ[name] for name in ("PATH", "LANG") if name in os.environ}
@@ -108,6 +115,12 @@ class Cluster:
         shown = self.said("scontrol", "show", "job", number, "--oneliner")
         return dict(word.partition("=")[::2] for word in shown.split())
 
+    def requeue(self, number: str) -> None:
+        """Has a job started again at once, rather than after the two minutes that SLURM leaves."""
+        self.said("scontrol", "requeue", number)
+        until(lambda: self.job(number)["JobState"] == "PENDING", f"the end of job {number}'s start")
+        self.said("scontrol", "update", f"JobId={number}", "StartTime=now")
+
     def ended(self, number: str) -> dict[str, str]:
         """A job's fields once it has ended."""
         states = ("PENDING", "RUNNING", "COMPLETING", "CONFIGURING")
@@ -116,10 +129,10 @@ class Cluster:
 
 
 @contextlib.contextmanager
-def running_cluster(root: Path, num_nodes: int) -> Iterator[Cluster]:
+def running_cluster(root: Path) -> Iterator[Cluster]:
     """Starts a cluster in a folder that its users may write to; stops all that it started."""
-    _write_files(root, num_nodes)
     cluster = Cluster(root)
+    _write_files(cluster)
     daemons = [
         [
             *("runuser", "-u", "munge", "--", "munged", "--foreground"),
@@ -127,15 +140,35 @@ def running_cluster(root: Path, num_nodes: int) -> Iterator[Cluster]:
             *(f"--{name}-file={root}/munge/{name}" for name in ("pid", "log", "seed")),
         ],
         ["slurmctld", "-D"],
-        *(["slurmd", "-D", "-N", f"n{n}"] for n in range(1, num_nodes + 1)),
+        *(["slurmd", "-D", "-N", f"n{n}"] for n in range(1, len(ADDRESSES) + 1)),
     ]
     with contextlib.ExitStack() as stack:
+        for address in ADDRESSES:
+            stack.enter_context(_address(address))
         for number, daemon in enumerate(daemons):
             stack.enter_context(_daemon(daemon, cluster, root / f"daemon-{number}.log"))
             if not number:
                 until((root / "munge" / "socket").exists, "munge")
-        until(lambda: _num_idle(cluster) == num_nodes, "nodes that are idle")
-        yield cluster
+        until(lambda: _num_idle(cluster) == len(ADDRESSES), "nodes that are idle")
+        try:
+            yield cluster
+        finally:
+            cluster.said("scancel", f"--user={user()}")
+            until(lambda: not cluster.said("squeue", "--noheader"), "no job")
+
+
+@contextlib.contextmanager
+def _address(address: str) -> Iterator[None]:
+    """An address of this machine alone, from which the first node's answers the others."""
+    route = ("local", f"{address}/32", "dev", "lo", "src", ADDRESSES[0])
+    added = ("addr", "add", f"{address}/32", "dev", "lo")
+    is_first = address == ADDRESSES[0]
+    subprocess.run(["ip", *(added if is_first else ("route", "replace", *route))], check=True)
+    try:
+        yield
+    finally:
+        ended = ("addr", "del", *added[2:]) if is_first else ("route", "del", *route)
+        subprocess.run(["ip", *ended], check=True)
 
 
 @contextlib.contextmanager
@@ -160,13 +193,15 @@ def _num_idle(cluster: Cluster) -> int:
         return 0
 
 
-def _write_files(root: Path, num_nodes: int) -> None:
+def _write_files(cluster: Cluster) -> None:
+    root = cluster.root
     root.chmod(0o1777)  # as /tmp, which munge accepts
     cpus, memory = os.cpu_count() or 1, _half_of_the_memory()
     tracking = "cgroup" if Path("/sys/fs/cgroup/freezer").is_dir() else "linuxproc"
-    config = CONFIG.format(control=free_port(), root=root, tracking=tracking, num_nodes=num_nodes)
-    for n in range(1, num_nodes + 1):
-        config += NODE.format(n=n, port=free_port(), cpus=cpus, memory=memory)
+    config = CONFIG.format(control=free_port(), root=root, tracking=tracking)
+    for n, address in enumerate(ADDRESSES, start=1):
+        port = free_port()
+        config += NODE.format(n=n, address=address, port=port, cpus=cpus, memory=memory)
         (root / f"spool-n{n}").mkdir()
     (root / "slurm.conf").write_text(config)
     (root / "cgroup.conf").write_text(CGROUPS)
@@ -177,7 +212,7 @@ def _write_files(root: Path, num_nodes: int) -> None:
     (munge / "key_file").chmod(0o600)
     for path in (munge, munge / "key_file"):
         shutil.chown(path, "munge", "munge")
-    program = root / "environment" / "bin" / "trinity"
+    program = cluster.program
     program.parent.mkdir(parents=True)
     command = f'exec {sys.executable} -P -m tests.e2e.slurm.model_free_trinity "$@"'
     program.write_text(f"#!/bin/sh\nPYTHONPATH={REPOSITORY} {command}\n")
@@ -186,3 +221,7 @@ def _write_files(root: Path, num_nodes: int) -> None:
 
 def _half_of_the_memory() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**21
+
+
+if __name__ == "__main__":
+    sys.exit(what_is_missing() or 0)

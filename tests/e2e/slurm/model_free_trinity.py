@@ -14,5 +14,5 @@ def _model_free(module: str) -> list[str]:
 
 if __name__ == "__main__":
     os.environ["PYTHONPATH"] = REPOSITORY
-    services.module_command = _model_free  # type: ignore[assignment]
+    setattr(services, "module_command", _model_free)  # noqa: B010 (an import of the module)
     main()

@@ -67,7 +67,7 @@ def experiment_values(
     num_tasks: int = 64,
     algorithm: Mapping[str, JsonValue] = GRPO,
 ) -> dict[str, JsonValue]:
-    """The configuration of `experiment_plan`, without changes; its data and its model are written."""
+    """The configuration of `experiment_plan`, whose data and model are written."""
     data = root / f"{name}.jsonl"
     data.parent.mkdir(parents=True, exist_ok=True)
     rows = [

@@ -32,7 +32,7 @@ def free_port(host: str = LOOPBACK) -> int:
     ports = _candidates()
     for _ in range(1_000):
         port = _RANDOM.choice(ports)
-        if port not in _reserved and _reserve(host, port):
+        if port not in _reserved and _reserve(port, host):
             return port
     raise RuntimeError(f"no free port of {host} between {ports.start} and {ports.stop - 1}")
 
@@ -44,7 +44,7 @@ def _candidates() -> range:
     return range(_LOWEST_PORT, ephemeral_start)
 
 
-def _reserve(host: str, port: int) -> bool:
+def _reserve(port: int, host: str = LOOPBACK) -> bool:
     """Binds a port that no other socket is bound to; a server with SO_REUSEADDR may bind it too."""
     own = socket.socket()
     try:
