@@ -88,7 +88,7 @@ WORDS: dict[str, tuple[str, ...]] = {
     "token without a key": ("token",),
     "certs of nothing": ("certs",),
     "render missing file": ("deploy", "render", "--config", "no_such.yaml"),
-    "render for nothing": ("deploy", "render", "--config", ADDITION, "--target", "slurm"),
+    "render for nothing": ("deploy", "render", "--config", ADDITION, "--target", "mesos"),
     "taskset without a command": ("taskset",),
 }
 RENDERINGS = {

@@ -71,10 +71,13 @@ class SlurmJob:
         yield "ntasks-per-node=1"
         if gpus := max(self._gpus(parts) for parts in nodes):
             yield f"gres=gpu:{gpus}"
+        yield "exclusive"
+        yield "mem=0"
         yield "requeue"
         yield f"signal=B:TERM@{STOP_SECONDS}"
-        yield f"chdir={_quoted(Path.cwd())}"
-        yield f"output={_quoted(self.output.resolve())}/%j.log"
+        yield f"chdir={shlex.quote(os.fspath(Path.cwd()))}"
+        folder = os.fspath(self.output.resolve()).replace("%", "%%")
+        yield f"output={shlex.quote(f'{folder}/%j.log')}"
         yield "open-mode=append"
 
     def _gpus(self, parts: Sequence[NodePart]) -> int:
@@ -89,8 +92,3 @@ class SlurmJob:
         if num_nodes > 1:
             arguments += ["--explorers", str(self.deployment.explorers)]
         return [*arguments, *self.overrides]
-
-
-def _quoted(path: Path) -> str:
-    """Returns a path for a directive: `%` begins a placeholder, and blanks need quotes."""
-    return shlex.quote(os.fspath(path).replace("%", "%%"))

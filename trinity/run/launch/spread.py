@@ -119,7 +119,7 @@ class SpreadRun:
         """The machines of the stack."""
         certified = {name: [self.own] for name in ("synchronizer", "buffer", "nats")}
         for name in GROUP_ADDRESS:
-            certified[name] = [one.host for one in self.parts if one.part.service == name]
+            certified[name] = [placed.host for placed in self.parts if placed.part.service == name]
         return StackHosts(own=self.own, certified=certified, command_on=run_on_node)
 
     def services(self, among: Services) -> Services:
@@ -127,19 +127,21 @@ class SpreadRun:
         return partial(self._placed, among)
 
     def _placed(self, among: Services, around: StackContext) -> list[ProcessWithProbe]:
-        found = {one.spec.name: one for one in among(around)}
-        kept = [one for name, one in found.items() if name not in GROUP_ADDRESS]
+        found = {process.spec.name: process for process in among(around)}
+        kept = [process for name, process in found.items() if name not in GROUP_ADDRESS]
         for placed in self.parts:
-            one = found.get(placed.part.service)
-            if one is None:
+            process = found.get(placed.part.service)
+            if process is None:
                 continue
             variables = self._variables(placed, around)
             if placed.node:
-                kept.append(_moved(one, placed, variables, around))
+                kept.append(_moved(process, placed, variables, around))
                 continue
             if devices := ",".join(placed.devices):
                 variables[VISIBLE] = devices
-            kept.append(replace(one, spec=replace(one.spec, env={**one.spec.env, **variables})))
+            kept.append(
+                replace(process, spec=replace(process.spec, env={**process.spec.env, **variables}))
+            )
         return kept
 
     def _variables(self, placed: PlacedPart, around: StackContext) -> dict[str, str]:
@@ -148,7 +150,9 @@ class SpreadRun:
         if part.num_hosts == 1:
             return {}
         leader = next(
-            one for one in self.parts if one.part.service == part.service and not one.part.host
+            other
+            for other in self.parts
+            if other.part.service == part.service and not other.part.host
         )
         own = {"trainer": around.addresses.trainer, "explorer": around.addresses.explorer}
         variables = {
@@ -173,19 +177,24 @@ def run_on_node(node: str) -> list[str]:
 
 
 def _moved(
-    one: ProcessWithProbe, placed: PlacedPart, variables: Mapping[str, str], around: StackContext
+    process: ProcessWithProbe,
+    placed: PlacedPart,
+    variables: Mapping[str, str],
+    around: StackContext,
 ) -> ProcessWithProbe:
     """Returns a service as it is on another node, with its logs in a folder of the node's name."""
     service = placed.part.service
     logs = around.job_dir / "log" / placed.node
     logs.mkdir(parents=True, exist_ok=True)
-    env = {**one.spec.env, **variables, f"TRINITY_{service.upper()}_LISTEN": placed.address}
+    env = {**process.spec.env, **variables, f"TRINITY_{service.upper()}_LISTEN": placed.address}
     if service == "explorer":
         env["TRINITY_EXPLORER_RUN_LOG_DIR"] = str(logs)
         env.pop(SOCKETS, None)  # that folder may be on the launcher's own disk
     name = f"{service} on {placed.node}"
     security = around.security.credentials_for(OPERATOR)
-    spec = replace(one.spec, name=name, env=env, node=placed.node, log_file=logs / f"{service}.log")
+    spec = replace(
+        process.spec, name=name, env=env, node=placed.node, log_file=logs / f"{service}.log"
+    )
     return ProcessWithProbe(
         spec, partial(wait_serving, name, placed.address, READY_SECONDS, security)
     )
