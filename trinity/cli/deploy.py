@@ -76,8 +76,10 @@ def render(
 def _write_job(job: "SlurmJob") -> None:
     with write_errors(job.output, "give another folder as `--output`"):
         command = job.write_script()
-    print(f"{job.deployment.plan.label} for slurm is in {job.output} (docs/operations.md):")
+    print(f"{job.deployment.plan.label} for slurm is in {job.output} (docs/slurm.md):")
     print(f"  {command}")
+    for note in job.notes():
+        print(f"note: {note}")
 
 
 @app.command()

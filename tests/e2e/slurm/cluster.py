@@ -39,10 +39,11 @@ SlurmdLogFile={root}/slurmd-%n.log
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core_Memory
 ReturnToService=2
+SlurmdParameters=config_overrides
 PartitionName=main Nodes=n[1-3] Default=YES MaxTime=INFINITE State=UP
 """
 NODE = """\
-NodeName=n{n} NodeHostname=localhost NodeAddr={address} Port={port} CPUs={cpus} RealMemory={memory}
+NodeName=n{n} NodeHostname=localhost NodeAddr={address} Port={port} CPUs=64 RealMemory=200000
 """
 CGROUPS = "CgroupPlugin=cgroup/v1\nCgroupAutomount=no\nCgroupMountpoint=/sys/fs/cgroup\n"
 
@@ -91,7 +92,6 @@ class Cluster:
         return {
             **kept,
             "SLURM_CONF": str(self.root / "slurm.conf"),
-            "TRINITY_ENVIRONMENT": str(self.root / "environment"),
         }
 
     def said(self, *command: str) -> str:
@@ -196,12 +196,11 @@ def _num_idle(cluster: Cluster) -> int:
 def _write_files(cluster: Cluster) -> None:
     root = cluster.root
     root.chmod(0o1777)  # as /tmp, which munge accepts
-    cpus, memory = os.cpu_count() or 1, _half_of_the_memory()
     tracking = "cgroup" if Path("/sys/fs/cgroup/freezer").is_dir() else "linuxproc"
     config = CONFIG.format(control=free_port(), root=root, tracking=tracking)
     for n, address in enumerate(ADDRESSES, start=1):
         port = free_port()
-        config += NODE.format(n=n, address=address, port=port, cpus=cpus, memory=memory)
+        config += NODE.format(n=n, address=address, port=port)
         (root / f"spool-n{n}").mkdir()
     (root / "slurm.conf").write_text(config)
     (root / "cgroup.conf").write_text(CGROUPS)
@@ -217,10 +216,6 @@ def _write_files(cluster: Cluster) -> None:
     command = f'exec {sys.executable} -P -m tests.e2e.slurm.model_free_trinity "$@"'
     program.write_text(f"#!/bin/sh\nPYTHONPATH={REPOSITORY} {command}\n")
     program.chmod(0o755)
-
-
-def _half_of_the_memory() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**21
 
 
 if __name__ == "__main__":

@@ -38,6 +38,11 @@ def rendered(cluster: Cluster, name: str, *words: str) -> Path:
     file.write_text(yaml.safe_dump(deep_merge(experiment_values(folder, name=name), changes)))
     for looked_for in ("tokenizer.json", "chat_template.jinja"):  # that they are there, no more
         (folder / "model" / looked_for).write_text("{}")
+    (folder / "job").mkdir(mode=0o777)
+    (folder / "job").chmod(0o777)
+    (folder / "job" / ".trinity").touch()
+    values = {"environment": str(cluster.root / "environment")}
+    (folder / "job" / "values.yaml").write_text(yaml.safe_dump(values))
     command = ("deploy", "render", "-c", str(file), "--target", "slurm", "-o", str(folder / "job"))
     cluster.said(str(cluster.program), *command, *words)
     return folder / "job" / "job.sbatch"

@@ -2,17 +2,23 @@
 
 import shlex
 import subprocess
+import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.unit.deploy.manifests import deployment_of
 from tests.unit.deploy.test_gpus import deployment, engines, of_four_machines, on_two_machines
+from tests.unit.deploy.test_values import sized
+from tests.unit.sizing.test_services import LLAMA_70B
 from tests.unit.subtests import as_subtests
 from trinity.errors import UserError
 from trinity.run.deploy.deployment import ExperimentDeployment
+from trinity.run.deploy.nodes import node_parts
 from trinity.run.deploy.slurm import SlurmJob
+from trinity.run.deploy.values import read_values
 
 
 def four_ranks(explorers: int) -> ExperimentDeployment:
@@ -52,12 +58,40 @@ def test_a_job_has_the_nodes_and_gpus_of_its_plan(tmp_path: Path, case: str) -> 
 def test_a_job_starts_what_was_rendered_and_may_start_again(tmp_path: Path) -> None:
     asked, command = script_of(deployment(), tmp_path / "100% mine", "seed=3", "name=it's")
     assert shlex.split(command) == [
-        *("exec", "$environment/bin/trinity", "run", "--config", "my run.yaml"),
+        *("exec", f"{sys.prefix}/bin/trinity", "run", "--config", "my run.yaml"),
         *("seed=3", "name=it's"),
     ]
     assert shlex.split(asked["chdir"]) == [str(Path.cwd())], "paths of the file mean the same"
     assert shlex.split(asked["output"]) == [f"{tmp_path}/100%% mine/%j.log"]
     assert {"requeue", "open-mode", "signal"} <= set(asked)
+
+
+def test_a_job_has_what_its_largest_node_takes(tmp_path: Path) -> None:
+    large = sized(tmp_path, LLAMA_70B, trainer={"optimizer_offload": True})
+    assert [len(parts) for parts in node_parts(large)] == [1, 1], "a node each"
+    asked, _ = script_of(large, tmp_path / "job")
+    sizes = [large.sizes(name) for name in ("trainer", "buffer", "synchronizer")]
+    memory = sum(size["memory"] for size in sizes) + 2 * 2**30
+    assert int(asked["mem"].removesuffix("M")) == memory // 2**20
+    assert int(asked["cpus-per-task"]) == sum(size["cpus"] for size in sizes) + 1
+    assert "exclusive" not in asked
+
+
+def test_values_win_and_what_is_not_known_takes_whole_nodes(tmp_path: Path) -> None:
+    unknown = deployment()
+    asked, _ = script_of(unknown, tmp_path / "job")
+    assert asked["mem"] == "0"
+    assert "exclusive" in asked
+    values = tmp_path / "job" / "values.yaml"
+    large = "{memory: 100Gi, cpus: 10}"
+    values.write_text(
+        f"environment: /shared/env\nservices: {{trainer: {large}, explorer: {large}}}"
+    )
+    given = replace(unknown, values=read_values(tmp_path / "job"))
+    asked, command = script_of(given, tmp_path / "job")
+    assert int(asked["mem"].removesuffix("M")) > 200 * 2**10
+    assert command.startswith("exec /shared/env/bin/trinity ")
+    assert not list(SlurmJob(deployment=given, file=values, overrides=(), output=tmp_path).notes())
 
 
 def test_several_explorers_by_turns_are_refused(tmp_path: Path) -> None:

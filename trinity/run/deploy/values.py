@@ -50,6 +50,7 @@ class DeploymentValues(_Values):
     tag: str = "0.1.0"
     digests: dict[Image, Digest] = {}
     otlp_endpoint: Endpoint = ""
+    environment: str = ""
     pull_secrets: tuple[str, ...] = ()
     services: dict[Service, ServiceValues] = {}
     claims: dict[Claim, ClaimValues] = {}

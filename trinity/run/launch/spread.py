@@ -12,7 +12,7 @@ from typing import Self
 
 from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.errors import UserError
-from trinity.run.deploy.deployment import ContainerImages, ExperimentDeployment
+from trinity.run.deploy.deployment import ExperimentDeployment
 from trinity.run.deploy.nodes import NodePart, node_parts
 from trinity.run.launch.machine import VISIBLE, devices_of
 from trinity.run.local.addresses import free_port
@@ -94,9 +94,7 @@ class SpreadRun:
 
         Raises: UserError if there are too few, or too few GPUs on this one.
         """
-        deployment = ExperimentDeployment(
-            plan=plan, explorers=explorers, plugin_dir=None, images=ContainerImages()
-        )
+        deployment = ExperimentDeployment(plan=plan, explorers=explorers, plugin_dir=None)
         deployment.check_hosts()
         wanted, nodes = node_parts(deployment), job_nodes()
         if len(nodes) < len(wanted):
