@@ -11,6 +11,7 @@ import yaml
 
 from tests.e2e.slurm.cluster import ADDRESSES, Cluster, running_cluster, until
 from tests.support.model_free.experiment import experiment_values
+from tests.unit.sizing.test_plan_command import QWEN
 from trinity.config.schema.experiment import deep_merge
 from trinity.weights.stored import newest_model
 
@@ -41,10 +42,12 @@ def rendered(cluster: Cluster, name: str, *words: str) -> Path:
     (folder / "job").mkdir(mode=0o777)
     (folder / "job").chmod(0o777)
     (folder / "job" / ".trinity").touch()
+    (folder / "described.json").write_text(json.dumps(QWEN))  # ours has no layers
     values = {"environment": str(cluster.root / "environment")}
     (folder / "job" / "values.yaml").write_text(yaml.safe_dump(values))
     command = ("deploy", "render", "-c", str(file), "--target", "slurm", "-o", str(folder / "job"))
-    cluster.said(str(cluster.program), *command, *words)
+    sizes = ("--model-config", str(folder / "described.json"))
+    cluster.said(str(cluster.program), *command, *sizes, *words)
     return folder / "job" / "job.sbatch"
 
 

@@ -1,6 +1,6 @@
 """Writes the batch script with which SLURM runs an experiment on the nodes of a lab's cluster.
 
-Everything else is what `trinity run` does, from the same file, on the job's first node.
+`trinity run` does all else, from the same file, on the job's first node.
 """
 
 import os
@@ -100,7 +100,7 @@ class SlurmJob:
         return max(gpus) if takes_turns else sum(gpus)
 
     def notes(self) -> Iterator[str]:
-        """Yields what the script leaves open, as sentences."""
+        """Yields the notes, if any, as sentences."""
         if self._sizes(node_parts(self.deployment)) is None:
             yield UNKNOWN
 

@@ -164,7 +164,7 @@ class SpreadRun:
 
 
 def run_on_node(node: str) -> list[str]:
-    """Returns what runs a command on a node of the job.
+    """Returns the words before a command that run it on a node of the job.
 
     SIGTERM, which SLURM sends to every step of a job that it ends, is left to the launcher: it ends
     the run in order, with the step in hand saved.

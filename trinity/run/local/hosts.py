@@ -15,4 +15,4 @@ class StackHosts:
     certified: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Addresses beyond loopback of each part, for its certificate."""
     command_on: Callable[[str], Sequence[str]] = lambda _: ()
-    """Returns what comes before a command to run it on a node; its stdin and stdout are ours."""
+    """Returns the words before a command that run it on a node; its stdin and stdout are ours."""

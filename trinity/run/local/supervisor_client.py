@@ -61,7 +61,7 @@ class SupervisorClient:
     ) -> "SupervisorClient":
         """Starts it; it inherits the descriptors of `locks`, which last as long as it does.
 
-        `command` is what runs it on another node.
+        `command` runs it on another node.
         """
         with (job_dir / "log" / "supervisor.log").open("ab") as log:
             process = await asyncio.create_subprocess_exec(
