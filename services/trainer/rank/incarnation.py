@@ -10,6 +10,7 @@ from services.trainer.clients import TrainerBufferClient
 from services.trainer.collectives import Ranks
 from services.trainer.types import WeightsOnDisk
 from trinity.api.v1 import buffer_pb2
+from trinity.config.plan.stage_plan import StagePlan
 from trinity.errors import ManifestError
 from trinity.runtime.life import UNWATCHED, LifeSigns
 from trinity.weights.manifest import verify
@@ -71,21 +72,39 @@ def begin_incarnation(
     ranks: Ranks,
     *,
     resumes: bool = True,
+    latest_start: Callable[[int], int],
     life: LifeSigns = UNWATCHED,
 ) -> Incarnation:
     """Fences off the previous life and chooses the newest checkpoint that verifies. Collective.
 
-    Without `resumes`, no checkpoint is chosen.
+    Those after the latest start for the recorded step come last. Without `resumes`, none is chosen.
     """
     message, chosen = b"", NO_CHECKPOINT
     if ranks.is_first:
         answer = buffer.begin_incarnation(trainer_id)
         message = answer.SerializeToString()
         if resumes:
-            chosen = _newest_intact(answer.checkpoints, ranks.num_ranks, life)
+            last, rows = latest_start(answer.recorded_step), answer.checkpoints
+            order = sorted(range(len(rows)), key=lambda index: rows[index].step > last)
+            found = _newest_intact([rows[index] for index in order], ranks.num_ranks, life)
+            chosen = order[found] if found != NO_CHECKPOINT else NO_CHECKPOINT
     message = ranks.broadcast_bytes(message)
     (chosen,) = ranks.broadcast_ints([chosen])
     return _incarnation(buffer_pb2.BeginIncarnationResponse.FromString(message), chosen)
+
+
+def latest_start(
+    plan: StagePlan, find_version: Callable[[int], WeightsOnDisk | None], recorded_step: int
+) -> int:
+    """Returns the last step after which a life may begin and the run end in the same weights.
+
+    Without offset, explorers need the version that is due: its files, or steps up to it.
+    """
+    sync = plan.config.synchronizer
+    due = recorded_step // sync.sync_interval * sync.sync_interval
+    is_exact = plan.needs_rollout and sync.sync_style == "fixed" and sync.sync_offset == 0
+    is_needed = is_exact and due < recorded_step
+    return due if is_needed and find_version(due) is None else recorded_step
 
 
 def _incarnation(answer: buffer_pb2.BeginIncarnationResponse, chosen: int) -> Incarnation:

@@ -20,7 +20,7 @@ from services.trainer.collectives import Ranks
 from services.trainer.data.batches import BatchSource
 from services.trainer.messages import RankStageEnded, StageOrder
 from services.trainer.rank.device_turns import OwnDevice, RankTurns, SharedDevice
-from services.trainer.rank.incarnation import Incarnation, begin_incarnation
+from services.trainer.rank.incarnation import Incarnation, begin_incarnation, latest_start
 from services.trainer.rank.link import RankLink
 from services.trainer.rank.loop import LoopDependencies, TrainingLoop
 from services.trainer.rank.model_parts import (
@@ -122,6 +122,7 @@ class RankStageSetup:
             self._order.trainer_id,
             self._ranks,
             resumes=not is_bench,
+            latest_start=partial(latest_start, self._plan, self._intact_version),
             life=self._life,
         )
         self._link.set_incarnation(life.number)
@@ -181,15 +182,14 @@ class RankStageSetup:
     def _evaluate_checkpoints(
         self, life: Incarnation, start: Path, learner: StageLearner
     ) -> RankStageEnded:
-        evaluation = CheckpointEvaluation(
+        return CheckpointEvaluation(
             ranks=self._ranks,
             life=life,
             learner=learner,
             buffer=self._buffer,
             publisher=self._publisher(life, self._weights_store(life, start)),
             signs=self._life,
-        )
-        return evaluation.publish_all()
+        ).publish_all()
 
     def _train(
         self, life: Incarnation, start: Path, learner: StageLearner, total_steps: int | None

@@ -1,9 +1,12 @@
 """A new life takes the newest whole checkpoint, no matter how many ranks wrote it."""
 
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from tests.unit.config.builders import stage
+from tests.unit.subtests import as_subtests
 from trinity.api.v1 import buffer_pb2
 from trinity.weights.manifest import ManifestHead, seal
 
@@ -45,3 +48,40 @@ def test_a_half_written_one_is_never_taken(tmp_path: Path, damage: object) -> No
     assert callable(damage)
     damage(Path(rows[0].path) / STATE)
     assert [chosen(rows, ranks) for ranks in (1, 2, 3)] == [1, 1, 1]
+
+
+@as_subtests(
+    ("offset", "is_there", "begins"),
+    [
+        (0, True, 6),
+        (0, False, 3),  # only from there on can the version that explorers need be made again
+        (1, False, 6),  # newer weights will do
+    ],
+)
+def test_a_life_begins_where_the_version_that_is_due_can_come_from(
+    tmp_path_factory: pytest.TempPathFactory, offset: int, is_there: bool, begins: int
+) -> None:
+    from services.trainer.clients import TrainerBufferClient
+    from services.trainer.collectives import Ranks
+    from services.trainer.rank.incarnation import begin_incarnation, latest_start
+    from services.trainer.types import WeightsOnDisk
+
+    root = tmp_path_factory.mktemp("checkpoints")
+    rows = [written(root, step) for step in (6, 3)]
+    answer = buffer_pb2.BeginIncarnationResponse(incarnation=2, checkpoints=rows, recorded_step=7)
+
+    class Buffer(TrainerBufferClient):
+        def __init__(self) -> None:
+            """Calls no service."""
+
+        def begin_incarnation(self, trainer_id: str) -> buffer_pb2.BeginIncarnationResponse:
+            return answer
+
+    plan = stage(synchronizer={"sync_interval": 4, "sync_offset": offset})
+
+    due = WeightsOnDisk(
+        version=4, incarnation=1, path=root, manifest_sha256=b"", weights_sha256=b"", parent=0
+    )
+    last = partial(latest_start, plan, lambda version: {4: due if is_there else None}[version])
+    life = begin_incarnation(Buffer(), "", Ranks(rank=0, num_ranks=1), latest_start=last)
+    assert life.step == begins
