@@ -74,6 +74,7 @@ WORKFLOW_PATHS: Mapping[str, str] = {
     ),
     "rubric_judge_workflow": f"{_OWN}.rubric_judge_workflow.RubricJudgeWorkflow",
     "self_distill_workflow": f"{_OWN}.self_distill_workflow.SelfDistillWorkflow",
+    "agent": f"{_OWN}.agent_workflow.AgentWorkflow",
     "sudoku_workflow": f"{_OWN}.sudoku_workflow.SudokuWorkflow",
     "tool_call_workflow": f"{_OWN}.tool_call_workflow.ToolCallWorkflow",
     "toolcall_workflow": f"{_OWN}.tool_call_workflow.ToolCallWorkflow",

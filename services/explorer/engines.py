@@ -94,7 +94,7 @@ def stage_models(plan: StagePlan) -> tuple[StageModel, ...]:
         chat_template=plan.chat_template,
         template_kwargs=_template_kwargs(plan.config.model, plan.external_model),
         rollout=rollout,
-        has_api=rollout.enable_openai_api,
+        has_api=rollout.enable_openai_api or _has_agents(plan),
         serves=plan.mode == "serve",
         external=plan.external_model,
         section=plan.config.model if changes_rope(plan.config.model) else None,
@@ -109,6 +109,10 @@ def stage_models(plan: StagePlan) -> tuple[StageModel, ...]:
         models.append(replace(_auxiliary_model(model), first_gpu=first_gpu, num_process_gpus=total))
         first_gpu += model.engine.num_gpus
     return tuple(models)
+
+
+def _has_agents(plan: StagePlan) -> bool:
+    return any(taskset.workflow == "agent" for taskset in (*plan.tasksets, *plan.eval_tasksets))
 
 
 def _auxiliary_model(model: AuxiliaryModel) -> StageModel:

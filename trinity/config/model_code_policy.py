@@ -1,4 +1,4 @@
-"""Decides whether the Python code that comes with a model may run in this process.
+"""Decides whether code that comes with a model, or an agent's command, may run in this process.
 
 The explorer and the trainer hold the credentials of their tenant, and a model's code could read
 them. So the operator decides, by a variable in the environment of the process. Without credentials
@@ -17,6 +17,7 @@ from trinity.runtime.security.credentials import Credentials
 logger = logging.getLogger(__name__)
 
 VARIABLE = "TRINITY_TRUST_REMOTE_CODE"
+AGENTS_VARIABLE = "TRINITY_AGENT_COMMANDS"
 _ANSWERS = {"true": True, "1": True, "false": False, "0": False}
 
 
@@ -30,7 +31,7 @@ def trusts_model_code(
     if not wanted:
         return False
     code = model_code(model)
-    if not _is_allowed(environment):
+    if not _is_allowed(VARIABLE, environment):
         raise UserError(
             f"`trust_remote_code: true` would run {code or 'the code'} of the model {model} in a "
             f"process that holds credentials: its operator may allow that with {VARIABLE}=true in "
@@ -40,11 +41,20 @@ def trusts_model_code(
     return True
 
 
-def _is_allowed(environment: Mapping[str, str]) -> bool:
+def check_agent_commands(environment: Mapping[str, str] = os.environ) -> None:
+    """Raises: UserError if the operator has not allowed the commands of agents."""
+    if not _is_allowed(AGENTS_VARIABLE, environment):
+        raise UserError(
+            "the workflow `agent` would start a command in an explorer that holds credentials: its "
+            f"operator may allow that with {AGENTS_VARIABLE}=true in its environment"
+        )
+
+
+def _is_allowed(variable: str, environment: Mapping[str, str]) -> bool:
     """Takes the operator's word; without one, only processes without credentials may."""
-    given = environment.get(VARIABLE, "").strip().lower()
+    given = environment.get(variable, "").strip().lower()
     if not given:
         return not Credentials.from_environment(environment).is_on
     if given not in _ANSWERS:
-        raise UserError(f"{VARIABLE} is `{given}`: give true or false")
+        raise UserError(f"{variable} is `{given}`: give true or false")
     return _ANSWERS[given]

@@ -101,6 +101,8 @@ class ModelWrapper(ModelAccess):
         self._version, self._incarnation = weights
         self._seed_of_call = seed_of_call
         self._numbers = itertools.count()
+        self.max_answers: int | None = None
+        """Answers after which calls are refused."""
         self._tools: dict[bytes, tuple[JsonObject, ...]] = {}
         self._calls = AttemptCalls()
         self._span_context = tracing.current()
@@ -319,6 +321,8 @@ class ModelWrapper(ModelAccess):
             self._ratio_warnings.check(overrides)
         # Before any await, so that calls are numbered in the order in which they are made.
         numbers = list(itertools.islice(self._numbers, options.n))
+        if self.max_answers is not None and numbers[-1] >= self.max_answers:
+            raise UserError(f"the model has given this run all of its {self.max_answers} answers")
         calls = [replace(merged, seed=self._seed_of_call(number)) for number in numbers]
         if len(prompt.token_ids) > overrides.get("max_prompt_tokens", limit):
             answers = [self._builder.from_long_prompt(prompt, sampling) for sampling in calls]

@@ -21,7 +21,7 @@ from trinity.errors import UserError
 from trinity.plugins import WORKFLOWS, load_plugins, plugin_dirs_from_environment
 
 MIN_TOKENS_ON_CPU = 16384
-SEVERAL_SAMPLES = frozenset({"frozen_lake_workflow", "sudoku_workflow"})
+SEVERAL_SAMPLES = frozenset({"agent", "frozen_lake_workflow", "sudoku_workflow"})
 """Built-in workflows with `gives_several_samples`, which are not imported to be asked."""
 
 
