@@ -36,15 +36,19 @@ SlurmctldPidFile={root}/slurmctld.pid
 SlurmdPidFile={root}/slurmd-%n.pid
 SlurmctldLogFile={root}/slurmctld.log
 SlurmdLogFile={root}/slurmd-%n.log
+GresTypes=gpu
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core_Memory
 ReturnToService=2
 SlurmdParameters=config_overrides
 PartitionName=main Nodes=n[1-3] Default=YES MaxTime=INFINITE State=UP
 """
-NODE = """\
-NodeName=n{n} NodeHostname=localhost NodeAddr={address} Port={port} CPUs=64 RealMemory=200000
-"""
+NODE = (
+    "NodeName=n{n} NodeHostname=localhost NodeAddr={address} Port={port} "
+    "CPUs=64 RealMemory=200000 Gres=gpu:1\n"
+)
+GPUS = "NodeName=n[1-3] Name=gpu File=/dev/null\n"
+"""One each that nothing computes on: SLURM counts and names it."""
 CGROUPS = "CgroupPlugin=cgroup/v1\nCgroupAutomount=no\nCgroupMountpoint=/sys/fs/cgroup\n"
 
 
@@ -160,15 +164,16 @@ def running_cluster(root: Path) -> Iterator[Cluster]:
 @contextlib.contextmanager
 def _address(address: str) -> Iterator[None]:
     """An address of this machine alone, from which the first node's answers the others."""
-    route = ("local", f"{address}/32", "dev", "lo", "src", ADDRESSES[0])
-    added = ("addr", "add", f"{address}/32", "dev", "lo")
-    is_first = address == ADDRESSES[0]
-    subprocess.run(["ip", *(added if is_first else ("route", "replace", *route))], check=True)
+    here, local = f"{address}/32", ("dev", "lo", "table", "local")
+    source = ("proto", "kernel", "scope", "host", "src", ADDRESSES[0])
+    subprocess.run(["ip", "addr", "add", here, "dev", "lo"], check=True)
+    subprocess.run(["ip", "route", "replace", "local", here, *local, *source], check=True)
     try:
         yield
     finally:
-        ended = ("addr", "del", *added[2:]) if is_first else ("route", "del", *route)
-        subprocess.run(["ip", *ended], check=True)
+        subprocess.run(["ip", "addr", "del", here, "dev", "lo"], check=True)
+        command = ["ip", "route", "del", "local", here, *local]
+        subprocess.run(command, stderr=subprocess.DEVNULL)  # the first one's is gone by now
 
 
 @contextlib.contextmanager
@@ -203,6 +208,7 @@ def _write_files(cluster: Cluster) -> None:
         config += NODE.format(n=n, address=address, port=port)
         (root / f"spool-n{n}").mkdir()
     (root / "slurm.conf").write_text(config)
+    (root / "gres.conf").write_text(GPUS)
     (root / "cgroup.conf").write_text(CGROUPS)
     (root / "state").mkdir()
     munge = root / "munge"

@@ -109,6 +109,9 @@ def test_two_nodes_have_certificates_of_their_own_and_end_in_the_same_weights(
     running = json.loads((directory_of(script) / "run.json").read_text())
     assert running["addresses"]["buffer"].startswith(f"{ADDRESSES[0]}:")
     assert running["addresses"]["nats_url"].startswith(f"tls://{ADDRESSES[0]}:")
+    looked = ("srun", f"--jobid={job}", "--overlap", "--nodes=1", "--ntasks=1")
+    status = cluster.said(*looked, str(cluster.program), "status", str(directory_of(script)))
+    assert "model-free/two" in status
     cluster.requeue(job)
     assert finished(cluster, job, script) == calm
     folder = directory_of(script)
@@ -116,6 +119,17 @@ def test_two_nodes_have_certificates_of_their_own_and_end_in_the_same_weights(
     assert "letters are counted" in (folder / "log" / "n2" / "explorer_runner_0.log").read_text()
     secrets = [path for path in (folder / "infra" / "security").rglob("*") if path.is_file()]
     assert {path.stat().st_mode & 0o777 for path in secrets} == {0o600}
+
+
+def test_a_gang_has_a_node_for_each_of_its_ranks_and_the_engine_another(
+    cluster: Cluster, calm: str
+) -> None:
+    gang = ("cluster.node_num=3", "cluster.gpu_per_node=1", "trainer.rank_num=2")
+    script = rendered(cluster, "gang", *gang)
+    assert finished(cluster, cluster.submit(script), script) == calm
+    logs = directory_of(script) / "log"
+    assert (logs / "n3" / "explorer.log").exists()
+    assert "incarnation=1" in (logs / "n2" / "trainer.log").read_text(), "it has no rank"
 
 
 def test_a_cancelled_job_leaves_nothing_and_can_be_submitted_again(
