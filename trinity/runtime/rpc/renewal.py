@@ -7,7 +7,7 @@ A call uses the certificate that is there when it begins. Calls in progress stay
 
 from collections import deque
 from collections.abc import Callable
-from contextlib import ExitStack
+from functools import partialmethod
 from typing import Any
 
 import grpc
@@ -35,21 +35,14 @@ class _Renewing:
             self._stamp = stamp
         return self._channels[-1]
 
-    def unary_unary(self, *arguments: Any, **more: Any) -> "_Method":
+    def method(self, kind: str, *arguments: Any, **more: Any) -> "_Method":
         """Returns a method of a stub."""
-        return _Method(self, lambda channel: channel.unary_unary(*arguments, **more))
+        return _Method(self, lambda channel: getattr(channel, kind)(*arguments, **more))
 
-    def unary_stream(self, *arguments: Any, **more: Any) -> "_Method":
-        """Returns a method of a stub."""
-        return _Method(self, lambda channel: channel.unary_stream(*arguments, **more))
-
-    def stream_unary(self, *arguments: Any, **more: Any) -> "_Method":
-        """Returns a method of a stub."""
-        return _Method(self, lambda channel: channel.stream_unary(*arguments, **more))
-
-    def stream_stream(self, *arguments: Any, **more: Any) -> "_Method":
-        """Returns a method of a stub."""
-        return _Method(self, lambda channel: channel.stream_stream(*arguments, **more))
+    unary_unary = partialmethod(method, "unary_unary")
+    unary_stream = partialmethod(method, "unary_stream")
+    stream_unary = partialmethod(method, "stream_unary")
+    stream_stream = partialmethod(method, "stream_stream")
 
 
 class _Method:
@@ -120,6 +113,5 @@ class RenewingSyncChannel(_Renewing, grpc.Channel):  # type: ignore[misc]  # it 
 
     def close(self) -> None:
         """Closes all channels."""
-        with ExitStack() as stack:
-            for channel in self._channels:
-                stack.callback(channel.close)
+        for channel in self._channels:
+            channel.close()
