@@ -87,12 +87,18 @@ def test_later_rewards_are_given_while_the_run_waits(terminal: Terminal) -> None
     terminal.page("docs/first-task.md")
     terminal.page("docs/later-rewards.md")
     terminal.type(sys.executable, "make_tasks.py")
-    run = terminal.start("bash", "-ec", blocks("docs/later-rewards.md", "sh")[0])
+    start, give, *_ = blocks("docs/later-rewards.md", "sh")
+    run = terminal.start("bash", "-ec", start)
     assert run.stdout is not None
-    while "all services answer" not in (line := run.stdout.readline()):
-        assert line, "it ended"
-    given = terminal.type("bash", "-ec", blocks("docs/later-rewards.md", "sh")[1])
-    said, _ = run.communicate()
+    try:
+        while "[main] started" not in (line := run.stdout.readline()):
+            assert line, "it ended"
+        given = terminal.type("bash", "-ec", give)
+        said, _ = run.communicate()
+    finally:
+        run.terminate()
+        run.wait()
+        run.stdout.close()
     assert run.returncode == 0, said
     numbers = [int(number) for number in re.findall(r"(\d+) rewards given", given)]
     assert sum(numbers) == 4 * 8 * 4 and "finished" in given, given
