@@ -91,7 +91,7 @@ def test_later_rewards_are_given_while_the_run_waits(terminal: Terminal) -> None
     run = terminal.start("bash", "-ec", start)
     assert run.stdout is not None
     try:
-        while "[main] started" not in (line := run.stdout.readline()):
+        while " tasks, 4 steps" not in (line := run.stdout.readline()):
             assert line, "it ended"
         given = terminal.type("bash", "-ec", give)
         said, _ = run.communicate()
