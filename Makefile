@@ -194,7 +194,7 @@ docs-drift:
 
 # Pages are staged as they lie in the repository, with the sources that they link to.
 SITE := $(SCRATCH)/site
-SITE_FILES := '*.md' LICENSE .pre-commit-config.yaml docs examples benchmarks/results proto trinity 'tests/*.py'
+SITE_FILES := '*.md' LICENSE .pre-commit-config.yaml deploy docs examples benchmarks/results proto trinity 'tests/*.py'
 
 $(SITE)/tools/installed: requirements/build.lock requirements/site.lock
 	rm -rf $(SITE)/tools && $(BIN)/python -m venv $(SITE)/tools
