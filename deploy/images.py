@@ -8,18 +8,16 @@ only says to a reader what they are. Needs no package, so it runs before anythin
 """
 
 import argparse
-import hashlib
-import json
 import re
 import sys
-import urllib.error
-import urllib.parse
-import urllib.request
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-DEPLOY = Path(__file__).parent
-HUB = "https://registry-1.docker.io"
+DEPLOY = Path(__file__).resolve().parent
+sys.path.insert(0, str(DEPLOY.parent))  # the project may not be installed
+
+from trinity.run.deploy.registry import HUB, index_digest, without_digest  # noqa: E402
+
 OURS = "trinity-"
 """Images that are built from this repository have no digest before they are built."""
 NAMED = {
@@ -30,12 +28,6 @@ NAMED = {
 VARIABLE = re.compile(r"^\$\{\w+:-")
 """Before an image that compose may be told by a variable."""
 DIGEST = re.compile(r"@sha256:[0-9a-f]{64}$")
-MANIFESTS = (
-    "application/vnd.oci.image.index.v1+json",
-    "application/vnd.docker.distribution.manifest.list.v2+json",
-)
-"""An index of all platforms, not the image of one of them."""
-SECONDS = 30.0
 
 
 def main() -> int:
@@ -83,8 +75,8 @@ def pin(folder: Path, hub: str) -> int:
     """Writes the digests that the registries have now, or nothing if one does not answer."""
     images = sorted({image for _, _, image in public_images(folder)})
     try:
-        pinned = {image: f"{without_digest(image)}@{digest_of(image, hub)}" for image in images}
-    except (OSError, ValueError) as error:
+        pinned = {image: f"{without_digest(image)}@{index_digest(image, hub)}" for image in images}
+    except ValueError as error:
         sys.stderr.write(f"error: no manifest was changed: {error}\n")
         return 1
     for path in {path for path, _, _ in public_images(folder)}:
@@ -99,60 +91,6 @@ def _replaced(path: Path, pinned: Mapping[str, str]) -> str:
         return found[0].replace(image, pinned.get(image, image))
 
     return NAMED[path.suffix].sub(new, path.read_text())
-
-
-def without_digest(image: str) -> str:
-    """Returns the image's name with its tag."""
-    return image.partition("@")[0]
-
-
-def digest_of(image: str, hub: str) -> str:
-    """Returns the digest of the image that the tag names now, computed from what was answered."""
-    registry, repository, tag = parts_of(image, hub)
-    try:
-        body = _manifest(f"{registry}/v2/{repository}/manifests/{tag}")
-    except OSError as error:  # an answer that is a refusal is one too
-        raise ValueError(f"`{image}`: {registry} does not give it: {error}") from None
-    if "manifests" not in json.loads(body):
-        raise ValueError(f"`{image}`: {registry} answers with no index of platforms")
-    return f"sha256:{hashlib.sha256(body).hexdigest()}"
-
-
-def parts_of(image: str, hub: str) -> tuple[str, str, str]:
-    """Returns registry, repository and tag, as Docker reads a name."""
-    name, _, tag = without_digest(image).rpartition(":")
-    if not name or "/" in tag:
-        raise ValueError(f"`{image}` has no tag")
-    host, slash, rest = name.partition("/")
-    if slash and ("." in host or ":" in host):
-        return f"https://{host}", rest, tag
-    return hub.rstrip("/"), name if slash else f"library/{name}", tag
-
-
-def _manifest(url: str) -> bytes:
-    headers = {"Accept": ", ".join(MANIFESTS)}
-    try:
-        return _get(url, headers)
-    except urllib.error.HTTPError as refusal:
-        challenge = refusal.headers.get("WWW-Authenticate", "")
-        if refusal.code != 401 or not challenge.startswith("Bearer "):
-            raise
-    return _get(url, {**headers, "Authorization": f"Bearer {_token(challenge)}"})
-
-
-def _token(challenge: str) -> str:
-    """Returns a token for reading, which a registry gives to anyone."""
-    fields = dict(re.findall(r'(\w+)="([^"]*)"', challenge))
-    realm = fields.pop("realm")
-    answer = json.loads(_get(f"{realm}?{urllib.parse.urlencode(fields)}", {}))
-    return str(answer.get("token") or answer["access_token"])
-
-
-def _get(url: str, headers: Mapping[str, str]) -> bytes:
-    request = urllib.request.Request(url, headers=dict(headers))
-    with urllib.request.urlopen(request, timeout=SECONDS) as answer:
-        body: bytes = answer.read()
-    return body
 
 
 if __name__ == "__main__":

@@ -85,6 +85,8 @@ locals {
     trainer      = { cpu = 4000, memory = 65536, shm = 8589934592 }
     explorer     = { cpu = 4000, memory = 32768, shm = 8589934592 }
   }
+  # Variables of your own, such as HF_TOKEN, if there are any: nomad var put nomad/jobs/trinity HF_TOKEN=...
+  variables = "{{ if nomadVarExists \"nomad/jobs/trinity\" }}{{ with nomadVar \"nomad/jobs/trinity\" }}{{ range .Tuples }}{{ .K }}={{ .V }}\n{{ end }}{{ end }}{{ end }}"
   sizes = { for name, size in local.shipped : name => merge(size, lookup(var.sizes, name, {})) }
   # Where a service answers, for a file of variables.
   synchronizer = "{{ range nomadService 1 (env \"NOMAD_ALLOC_ID\") \"trinity-synchronizer\" }}{{ .Address }}:{{ .Port }}{{ end }}"
@@ -314,6 +316,11 @@ job "trinity" {
         env         = true
         data        = "TRINITY_BUFFER_SYNCHRONIZER=${local.synchronizer}"
       }
+      template {
+        destination = "secrets/variables.env"
+        env         = true
+        data        = local.variables
+      }
       kill_timeout = "30s"
       resources {
         cpu    = local.sizes.buffer.cpu
@@ -389,6 +396,11 @@ job "trinity" {
         destination = "local/peers.env"
         env         = true
         data        = "TRINITY_TRAINER_SYNCHRONIZER=${local.synchronizer}\nTRINITY_TRAINER_BUFFER=${local.buffer}\nTRINITY_TRAINER_LEADER=${local.leader}"
+      }
+      template {
+        destination = "secrets/variables.env"
+        env         = true
+        data        = local.variables
       }
       kill_timeout = "60s"
       resources {
@@ -475,6 +487,11 @@ job "trinity" {
         destination = "local/peers.env"
         env         = true
         data        = "TRINITY_EXPLORER_SYNCHRONIZER=${local.synchronizer}\nTRINITY_EXPLORER_BUFFER=${local.buffer}\nTRINITY_EXPLORER_LEADER=${local.engine_leader}"
+      }
+      template {
+        destination = "secrets/variables.env"
+        env         = true
+        data        = local.variables
       }
       kill_timeout = "60s"
       resources {

@@ -84,6 +84,8 @@ locals {
     trainer      = { cpu = 4000, memory = 65536, shm = 8589934592 }
     explorer     = { cpu = 4000, memory = 32768, shm = 8589934592 }
   }
+  # Variables of your own, such as HF_TOKEN, if there are any: nomad var put nomad/jobs/trinity HF_TOKEN=...
+  variables = "{{ if nomadVarExists \"nomad/jobs/trinity\" }}{{ with nomadVar \"nomad/jobs/trinity\" }}{{ range .Tuples }}{{ .K }}={{ .V }}\n{{ end }}{{ end }}{{ end }}"
   sizes = { for name, size in local.shipped : name => merge(size, lookup(var.sizes, name, {})) }
   # Of every service: where it may write. Compiled kernels cannot be loaded from docker's tmpfs.
   own = {
@@ -371,6 +373,11 @@ job "trinity" {
         uid         = 10001
         gid         = 10001
       }
+      template {
+        destination = "secrets/variables.env"
+        env         = true
+        data        = local.variables
+      }
       kill_timeout = "30s"
       resources {
         cpu    = local.sizes.buffer.cpu
@@ -396,6 +403,11 @@ job "trinity" {
         TRINITY_TRAINER_SYNCHRONIZER = "127.0.0.1:50051"
         TRINITY_TRAINER_BUFFER       = "127.0.0.1:50052"
       }, var.environment.trainer)
+      template {
+        destination = "secrets/variables.env"
+        env         = true
+        data        = local.variables
+      }
       kill_timeout = "60s"
       resources {
         cpu    = local.sizes.trainer.cpu
@@ -435,6 +447,11 @@ job "trinity" {
         perms       = "0400"
         uid         = 10001
         gid         = 10001
+      }
+      template {
+        destination = "secrets/variables.env"
+        env         = true
+        data        = local.variables
       }
       kill_timeout = "60s"
       resources {

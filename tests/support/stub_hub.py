@@ -22,6 +22,8 @@ class StubHub:
     """
 
     address: str = ""
+    kind: str = "datasets"
+    """Or `models`."""
     dataset: str = "people/sums"
     commits: dict[str, Mapping[str, bytes]] = field(default_factory=dict)
     """Files of the dataset by commit."""
@@ -66,8 +68,9 @@ class _Handler(BaseHTTPRequestHandler):
     hub: StubHub
 
     def do_GET(self) -> None:
-        dataset = f"/api/datasets/{self.hub.dataset}"
-        file = f"/datasets/{self.hub.dataset}/resolve/"
+        dataset = f"/api/{self.hub.kind}/{self.hub.dataset}"
+        folder = "/datasets" if self.hub.kind == "datasets" else ""
+        file = f"{folder}/{self.hub.dataset}/resolve/"
         path = self.path.partition("?")[0]
         if path == f"/api/models/{MODEL}":
             self._answer(200, b'{"id": "some/model"}')

@@ -9,6 +9,7 @@ import typer
 from trinity.cli.config_plan import ModelConfigOption
 from trinity.cli.overrides import FileOption, WordsArgument, parse_overrides, split_words
 from trinity.cli.run import AcceptChangesOption, PluginDirOption, use_plugins
+from trinity.errors import UserError
 from trinity.run.output import write_errors
 
 if TYPE_CHECKING:
@@ -42,8 +43,8 @@ def render(
     """Write the manifests of an experiment; nothing is started, and no secret is written."""
     from trinity.config.loading.load import load_config
     from trinity.config.planning import plan_experiment
-    from trinity.run.deploy.deployment import ExperimentDeployment
-    from trinity.run.deploy.render import ManifestRenderer, render_notes
+    from trinity.run.deploy.deployment import ExperimentDeployment, with_root
+    from trinity.run.deploy.render import ManifestRenderer, image_commands, render_notes
     from trinity.run.deploy.slurm import SlurmJob
     from trinity.run.deploy.submission import refuse_local_modes
     from trinity.run.deploy.values import read_values
@@ -51,11 +52,14 @@ def render(
     file, overrides = split_words(words, config, "trinity deploy render")
     use_plugins(plugin_dir)
     plan = plan_experiment(load_config(file, parse_overrides(overrides)))
+    values = read_values(output)
+    root = str(Path.cwd()) if target == "slurm" else values.root
     deployment = ExperimentDeployment(
-        plan=plan,
+        plan=with_root(plan, Path.cwd(), root),
         explorers=explorers,
-        plugin_dir=plugin_dir.resolve() if plugin_dir else None,
-        values=read_values(output),
+        plugin_dir=Path(root) / plugin_dir if plugin_dir else None,
+        values=values,
+        here=plan,
         model_config=model_config,
     )
     if target == "slurm":
@@ -69,6 +73,9 @@ def render(
         command = rendering.write_manifests()
     print(f"{plan.label} for {target} is in {output}; with its secrets there (docs/operations.md):")
     print(f"  {command}")
+    if commands := list(image_commands(deployment)):
+        print("first its images, in a checkout of this version, unless they are there:")
+        print("".join(f"  {line}\n" for line in commands), end="")
     for note in render_notes(deployment, target, overlay):
         print(f"note: {note}")
 
@@ -80,6 +87,34 @@ def _write_job(job: "SlurmJob") -> None:
     print(f"  {command}")
     for note in job.notes():
         print(f"note: {note}")
+
+
+@app.command()
+def pin(
+    folder: Annotated[Path, typer.Argument(help="Folder of a rendering.", show_default=False)],
+) -> None:
+    """Ask the registry which builds the tags of a rendering name now, and write their digests."""
+    from trinity.run.deploy.deployment import ExperimentDeployment
+    from trinity.run.deploy.registry import image_digest, without_digest
+    from trinity.run.deploy.render import SERVICES
+    from trinity.run.deploy.submission import read_plan
+    from trinity.run.deploy.values import read_values, write_digests
+
+    plan, values = read_plan(folder / "plan.json"), read_values(folder)
+    deployment = ExperimentDeployment(plan=plan, explorers=1, plugin_dir=None, values=values)
+    names = [name for name in SERVICES if name != "explorer" or deployment.needs_explorer]
+    images = {name: deployment.images.full(name, deployment.variant) for name in names}
+    try:
+        digests = {name: image_digest(without_digest(image)) for name, image in images.items()}
+    except ValueError as error:
+        raise UserError(
+            f"no digest was written: {error}; push the images, log in with `docker login`, or "
+            f"correct `registry` and `tag` in {folder / 'values.yaml'}"
+        ) from None
+    write_digests(folder, digests)
+    for name, digest in digests.items():
+        print(f"{without_digest(images[name])}@{digest}")
+    print(f"in {folder / 'values.yaml'}: render into the folder again")
 
 
 @app.command()

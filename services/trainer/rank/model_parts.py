@@ -15,6 +15,7 @@ from trinity.algorithm.algorithm_type import RowSchema
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.config.plan.start_checkpoint import StartCheckpoint
 from trinity.config.schema.data import FormatConfig
+from trinity.config.plan.model import MODEL_FILE_PATTERNS
 from trinity.errors import ManifestError, RunFailed, UserError
 from trinity.runtime.imports import collection_paused
 from trinity.runtime.json_values import JsonObject
@@ -24,7 +25,6 @@ from trinity.weights.manifest import verify
 
 if TYPE_CHECKING:  # it imports torch
     from services.trainer.collectives import Ranks
-MODEL_FILE_PATTERNS = ("*.json", "*.safetensors", "*.jinja", "*.txt", "*.model", "*.py")
 
 
 class MakeLearner(Protocol):

@@ -14,13 +14,19 @@ from threading import Thread
 
 import pytest
 import yaml
+from click.testing import Result
+from typer.testing import CliRunner
 
 from tests.unit.deploy.manifests import compose_files, deployment_of, rendered
-from trinity.run.deploy.values import DeploymentValues
+from tests.unit.subtests import as_subtests
+from trinity.cli.main import make_app
+from trinity.errors import UserError
+from trinity.run.deploy.values import DeploymentValues, read_values
 
 REPOSITORY = Path(__file__).parents[3]
 DEPLOY = REPOSITORY / "deploy"
 INDEX = json.dumps({"schemaVersion": 2, "manifests": [{"digest": "sha256:1"}]}).encode()
+LOGIN = "b3VyczpvdXJz"
 DIGEST = f"sha256:{hashlib.sha256(INDEX).hexdigest()}"
 KNOWN = (
     "library/postgres:18",
@@ -58,6 +64,8 @@ class Registry(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         host = f"http://{self.headers['Host']}"
+        if self.path.startswith("/login?scope=x") and self.headers["Authorization"]:
+            return self._answer(200, b'{"token": "ours"}')
         if self.path.startswith("/token?service=here&scope=repository"):
             return self._answer(200, b'{"token": "anyone"}')
         if self.headers["Authorization"] != "Bearer anyone":
@@ -66,11 +74,24 @@ class Registry(BaseHTTPRequestHandler):
         name = self.path.removeprefix("/v2/").replace("/manifests/", ":")
         return self._answer(200 if name in KNOWN else 404, INDEX)
 
+    def do_HEAD(self) -> None:
+        """Names a digest to whoever has logged in, of images that were pushed."""
+        if self.headers["Authorization"] not in ("Bearer ours", f"Basic {LOGIN}"):
+            challenge = f'Bearer realm="http://{self.headers["Host"]}/login",scope="x:pull"'
+            return self._answer(401, b"", challenge if "token" in self.path else "Basic realm=x")
+        found = re.fullmatch(r"/v2/(?:token/)?trinity-(\w+)/manifests/t1(-cpu)?", self.path)
+        is_wanted = "application/vnd.oci.image.manifest.v1+json" in self.headers["Accept"]
+        pushed = found is not None and is_wanted and found[1] in OWN
+        self.named = OWN[found[1]] if found is not None and pushed else ""
+        return self._answer(200 if pushed else 404, b"")
+
     def _answer(self, code: int, body: bytes, challenge: str = "") -> None:
         self.send_response(code)
         self.send_header("Content-Length", str(len(body)))
         if challenge:
             self.send_header("WWW-Authenticate", challenge)
+        if named := getattr(self, "named", ""):
+            self.send_header("Docker-Content-Digest", named)
         self.end_headers()
         self.wfile.write(body)
 
@@ -182,3 +203,62 @@ def test_own_images_are_rendered_by_their_digests(tmp_path: Path) -> None:
     for image in yaml.safe_load(k8s.read_text())["images"]:
         assert image["digest"] == OWN[image["name"].removeprefix("trinity-")]
         assert "newTag" not in image  # kustomize takes one of them
+
+
+def pin(folder: Path) -> Result:
+    command = ["deploy", "pin", str(folder)]
+    return CliRunner().invoke(make_app(command), command)
+
+
+@pytest.fixture
+def pushed(tmp_path: Path, registry: str, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A rendering whose images are at a registry that asks for a login, which Docker keeps."""
+    host = registry.removeprefix("http://")
+    folder = rendered(deployment_of("addition"), "k8s", tmp_path / "out")
+    (folder / "values.yaml").write_text(f"registry: {host}\ntag: t1  # ours\n")
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    (tmp_path / "config.json").write_text(json.dumps({"auths": {host: {"auth": LOGIN}}}))
+    return folder
+
+
+@pytest.mark.parametrize("path", ["", "/token"], ids=["basic", "by a token"])
+def test_the_digests_of_own_images_are_those_that_the_registry_names(
+    pushed: Path, path: str
+) -> None:
+    values = pushed / "values.yaml"
+    values.write_text(values.read_text().replace("\ntag", f"{path}\ntag"))
+    done = pin(pushed)
+    assert done.exit_code == 0, f"{done.output}{done.exception}"
+    services = {name: OWN[name] for name in OWN if name != "studio"}
+    assert read_values(pushed).digests == services
+    assert "tag: t1  # ours" in values.read_text()
+    deployment = dataclasses.replace(deployment_of("addition"), values=read_values(pushed))
+    again = rendered(deployment, "k8s", pushed) / "kustomization.yaml"
+    found = {
+        image["name"]: image["digest"] for image in yaml.safe_load(again.read_text())["images"]
+    }
+    assert found == {f"trinity-{name}": digest for name, digest in services.items()}
+
+
+@as_subtests(
+    ("values", "said"),
+    [
+        ("tag: t2", r"404.*push the images"),
+        ("registry: 127.0.0.1:1", r"Connection refused.*correct `registry`"),
+    ],
+)
+def test_where_a_registry_names_no_digest_none_is_written(
+    pushed: Path, values: str, said: str
+) -> None:
+    text = (pushed / "values.yaml").read_text()
+    key = values.partition(":")[0]
+    (pushed / "values.yaml").write_text(re.sub(rf"^{key}:.*$", values, text, flags=re.MULTILINE))
+    done = pin(pushed)
+    assert isinstance(done.exception, UserError) and re.search(said, str(done.exception))
+    assert read_values(pushed).digests == {}
+
+
+def test_without_a_login_the_registry_refuses(pushed: Path, tmp_path: Path) -> None:
+    (tmp_path / "config.json").unlink()
+    done = pin(pushed)
+    assert "401" in str(done.exception) and "`docker login`" in str(done.exception)

@@ -25,6 +25,8 @@ from trinity.config.schema.model import THINKING, ExternalAccessConfig, ModelCon
 from trinity.errors import UserError
 
 Kind = Literal["model", "dataset"]
+MODEL_FILE_PATTERNS = ("*.json", "*.safetensors", "*.jinja", "*.txt", "*.model", "*.py")
+"""The files of a model on the hub that are fetched."""
 _OFF = {"", "0", "no", "off", "false"}
 
 TAKEN_TEMPLATE_KWARGS = {

@@ -27,6 +27,7 @@ from trinity.config.sizing.stage_sizes import (
     training_settings_of,
 )
 from trinity.config.sizing.volume import foreign_part, max_concurrent_runs
+from trinity.errors import UserError
 
 MIB = 2**20
 MARGIN = 1.25
@@ -127,7 +128,14 @@ def stage_services(
 
 
 def shape_in(stage: StagePlan, model_config: Path | None, path: str) -> ModelShape | None:
-    return local_shape(path, model_config if path == stage.model_path else None)
+    """Returns the shape of one of a stage's models; None where it is not here or not understood."""
+    given = model_config if path == stage.model_path else None
+    try:
+        return local_shape(path, given)
+    except UserError:
+        if given is not None:
+            raise
+        return None
 
 
 def _synchronizer() -> ServiceSizes:

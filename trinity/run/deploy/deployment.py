@@ -1,16 +1,21 @@
 """An experiment's requirements of its runtime environment: folders, GPUs, images."""
 
 import hashlib
+import json
 import re
 import urllib.parse
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from string import Template
 from typing import Literal
 
+import yaml
+from pydantic import JsonValue
+
 from trinity.config.data_files import SUFFIXES
 from trinity.config.plan.experience_sink import experience_sink, task_backup
+from trinity.config.plan.model import hub_references
 from trinity.config.plan.parts import ExternalAccess, ResolvedExperienceBuffer, ResolvedTaskset
 from trinity.config.plan.placement import engine_groups_of, num_hosts
 from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
@@ -20,7 +25,7 @@ from trinity.config.sizing.disk import disk_sizes
 from trinity.config.sizing.memory import GIB
 from trinity.config.sizing.services import explorer_hosts, service_sizes
 from trinity.errors import UserError
-from trinity.run.deploy.values import UNITS, DeploymentValues, num_bytes
+from trinity.run.deploy.values import DeploymentValues, num_bytes
 from trinity.run.launch.modes import server_urls
 from trinity.runtime.shipped import shipped
 
@@ -36,8 +41,8 @@ TRUST_COMMENT = (
 MODELS = "models"
 """The Secret with addresses and keys of external models, and the policy to reach them."""
 DIGEST_LENGTH = 8
-SHARED_BYTES = UNITS["Ti"]
-"""Size of the claim `shared` in deploy/k8s."""
+CLAIMED = (("shared", "run", 1024 * GIB), ("cache", "cache", 50 * GIB))
+"""Claims with the part of a disk that is in them, and their size in the shipped manifests."""
 LONGEST_NAME = 40
 """Kubernetes allows 63 and appends suffixes."""
 
@@ -86,6 +91,8 @@ class ExperimentDeployment:
     explorers: int
     plugin_dir: Path | None
     values: DeploymentValues = field(default_factory=DeploymentValues)
+    here: ExperimentPlan | None = None
+    """The plan with the paths of this machine, where the sizes of models are read."""
     model_config: Path | None = None
     """The policy's config.json, if its directory is not here."""
 
@@ -101,7 +108,9 @@ class ExperimentDeployment:
         A value that is given wins over the plan's.
         """
         own = self.plugin_dir is not None
-        planned = service_sizes(self.plan, self.model_config, own_functions=own).get(service)
+        planned = service_sizes(self.here or self.plan, self.model_config, own_functions=own).get(
+            service
+        )
         given = self.values.service(service)
         found = {
             "memory": num_bytes(given.memory) if given.memory else planned and planned.memory_bytes,
@@ -142,8 +151,12 @@ class ExperimentDeployment:
 
     def claims(self) -> dict[str, int]:
         """Returns the bytes of volume claims that are given, or too small for the plan."""
-        run = sum(term.bytes for term in disk_sizes(self.plan, self.model_config)["run"])
-        found: dict[str, int] = {"shared": -(-run // GIB) * GIB} if run > SHARED_BYTES else {}
+        disks = disk_sizes(self.here or self.plan, self.model_config)
+        found: dict[str, int] = {}
+        for claim, place, shipped_bytes in CLAIMED:
+            needed = sum(term.bytes for term in disks[place])
+            if needed > shipped_bytes:
+                found[claim] = -(-needed // GIB) * GIB
         given = self.values.claims.items()
         return found | {name: num_bytes(claim.size) for name, claim in given if claim.size}
 
@@ -232,13 +245,18 @@ class ExperimentDeployment:
     @property
     def uses_hub(self) -> bool:
         """True if a model or a dataset has to be fetched."""
-        stages = self.plan.stages
-        places = [
-            place
-            for stage in stages
-            for place in (*_models(stage), *_auxiliary(stage), *_named(stage))
-        ]
-        return any(not place.startswith("/") for place in places)
+        return bool(hub_references(self.plan))
+
+    @property
+    def hub_models(self) -> tuple[str, ...]:
+        """Models that have to be fetched."""
+        found = hub_references(self.plan)
+        return tuple(model.name for model in found if model.kind == "model")
+
+    @property
+    def uses_hub_data(self) -> bool:
+        """True if the buffer fetches a dataset."""
+        return any(found.kind == "dataset" for found in hub_references(self.plan))
 
     @property
     def model_variables(self) -> tuple[str, ...]:
@@ -424,6 +442,49 @@ def _secret_in(value: object, key: str = "") -> str:
     if isinstance(value, list | tuple):
         return next((k for v in value if (k := _secret_in(v, key))), "")
     return key if redact_secrets(key, value) != value else ""
+
+
+def with_root(plan: ExperimentPlan, here: Path, root: str) -> ExperimentPlan:
+    """Returns the plan with `root` for a folder, in paths that its configuration gives relative.
+
+    Paths that the configuration gives whole are those of the nodes already.
+    """
+    given: set[str] = set()
+
+    def remember(text: str) -> str:
+        given.add(text)
+        return text
+
+    for stage in plan.stages:
+        _changed(stage.config.model_dump(mode="json"), remember)
+
+    def placed(text: str) -> str:
+        path = text.removeprefix(SQLITE)
+        if not path.startswith(f"{here}/") or given & {path, *map(str, Path(path).parents)}:
+            return text
+        return text.replace(str(here), root, 1)
+
+    content = _changed(plan.model_dump(mode="json"), placed)
+    return ExperimentPlan.model_validate_json(json.dumps(content))
+
+
+def _changed(content: JsonValue, change: Callable[[str], str]) -> JsonValue:
+    """Returns JSON with all its texts changed."""
+    if isinstance(content, dict):
+        return {key: _changed(value, change) for key, value in content.items()}
+    if isinstance(content, list):
+        return [_changed(value, change) for value in content]
+    return change(content) if isinstance(content, str) else content
+
+
+def plain_yaml(content: JsonValue) -> str:
+    """Returns YAML without anchors, which not every reader of manifests resolves."""
+    return str(yaml.dump(content, Dumper=_WithoutAliases, sort_keys=False))
+
+
+class _WithoutAliases(yaml.SafeDumper):
+    def ignore_aliases(self, _data: object) -> bool:
+        return True
 
 
 def template(file: str, /, **values: str | int) -> str:

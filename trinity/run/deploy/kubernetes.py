@@ -1,12 +1,19 @@
 """The experiment's kustomize overlay, on top of deploy/k8s/overlays."""
 
+import hashlib
+import json
 from collections.abc import Iterator, Mapping
 from typing import Literal
 
-import yaml
 from pydantic import JsonValue
 
-from trinity.run.deploy.deployment import MODELS, ExperimentDeployment, MountedFolder, template
+from trinity.run.deploy.deployment import (
+    MODELS,
+    ExperimentDeployment,
+    MountedFolder,
+    plain_yaml,
+    template,
+)
 from trinity.run.deploy.values import UNITS
 
 Overlay = Literal["one-node", "cluster"]
@@ -18,11 +25,12 @@ POD_INDEX = "apps.kubernetes.io/pod-index"
 HTTPS = 443
 PORTS = {"trainer": 50053, "explorer": 50054}
 CLAIMS: Mapping[Overlay, tuple[str, ...]] = {
-    "one-node": ("postgres", "nats"),
-    "cluster": ("shared",),
+    "one-node": ("cache", "postgres", "nats"),
+    "cluster": ("cache", "shared"),
 }
-CLAIM_PLACES = {"shared": ("PersistentVolumeClaim", "/spec")}
-"""Other claims are the first of a set of the same name."""
+OF_SETS = ("postgres", "nats")
+"""Claims that are the first of a set of the same name."""
+FETCH = "fetch-models"
 KINDS: Mapping[str, tuple[str, str]] = {
     "buffer": ("apps/v1", "Deployment"),
     "explorer": ("apps/v1", "Deployment"),
@@ -33,12 +41,19 @@ KINDS: Mapping[str, tuple[str, str]] = {
 
 def kubernetes_files(deployment: ExperimentDeployment, overlay: Overlay) -> Files:
     """Returns the overlay files to apply together with `k8s/`."""
-    patches = {name: _text(_patch(deployment, name, overlay)) for name in KINDS}
+    patches = {name: plain_yaml(_patch(deployment, name, overlay)) for name in KINDS}
     files = {f"{name}.yaml": deployment.explained(text) for name, text in patches.items()}
     patched = set(files)
     files["experiment.yaml"] = template("experiment", name=deployment.job_name)
     if deployment.uses_hub:
-        files["hub.yaml"] = _egress("hub", "buffer, explorer, trainer", HTTPS)
+        names = ["buffer"] if deployment.uses_hub_data else []
+        files["hub.yaml"] = _egress("hub", ", ".join([*names, FETCH]), HTTPS)
+        mode = "ReadWriteMany" if overlay == "cluster" else "ReadWriteOnce"
+        files["cache.yaml"] = template("cache", mode=mode)
+    if models := deployment.hub_models:
+        content = [deployment.images.full("buffer", deployment.variant), *models]
+        name = f"{FETCH}-{hashlib.sha256(json.dumps(content).encode()).hexdigest()[:8]}"
+        files["fetch.yaml"] = template("fetch", name=name, models=json.dumps(models))
     if deployment.model_variables:
         files["models.yaml"] = _egress(MODELS, "explorer", HTTPS)
     if deployment.values.otlp_endpoint:
@@ -48,7 +63,7 @@ def kubernetes_files(deployment: ExperimentDeployment, overlay: Overlay) -> File
     if deployment.explorer_hosts > 1:
         files["engine.yaml"] = _hosts("explorer", "engine")
     resources = [f"k8s/overlays/{overlay}", *(name for name in files if name not in patched)]
-    files["kustomization.yaml"] = _text(_kustomization(deployment, resources, overlay))
+    files["kustomization.yaml"] = plain_yaml(_kustomization(deployment, resources, overlay))
     return files
 
 
@@ -87,7 +102,7 @@ def _patches(deployment: ExperimentDeployment) -> list[JsonValue]:
         patches.append(
             {
                 "target": {"kind": "Deployment", "name": "explorer"},
-                "patch": _text(changes),
+                "patch": plain_yaml(changes),
                 "options": {"allowKindChange": True},
             }
         )
@@ -108,10 +123,7 @@ def _patch(deployment: ExperimentDeployment, name: str, overlay: Overlay) -> Jso
         {"name": key, "value": value} for key, value in deployment.environment(name).items()
     ]
     if name == "explorer":
-        environment += [
-            {"name": name, "valueFrom": {"secretKeyRef": {"name": MODELS, "key": name}}}
-            for name in deployment.model_variables
-        ]
+        environment += [_secret(MODELS, variable) for variable in deployment.model_variables]
     if name == "trainer" and deployment.trainer_hosts > 1:
         environment += _gang_variables("trainer", "GANG", deployment.trainer_hosts)
     if name == "explorer" and deployment.explorer_hosts > 1:
@@ -127,11 +139,46 @@ def _patch(deployment: ExperimentDeployment, name: str, overlay: Overlay) -> Jso
     if "shm" in (sizes := deployment.sizes(name)) and name in PORTS:
         shm: JsonValue = {"medium": "Memory", "sizeLimit": quantity(sizes["shm"])}
         volumes.append({"name": "shm", "emptyDir": shm})
+    if deployment.uses_hub and name != "synchronizer":
+        claim: JsonValue = {"claimName": "cache"}
+        volumes.append({"name": "cache", "emptyDir": None, "persistentVolumeClaim": claim})
+    if deployment.hub_models and name in PORTS:
+        environment.append({"name": "HF_HUB_OFFLINE", "value": "1"})
+        spec["initContainers"] = [_waiting(deployment, name)]
+    if name == "buffer" and deployment.uses_hub_data:
+        environment.append(_secret("hub", "HF_TOKEN"))
     if volumes:
         spec["volumes"] = volumes
     version, kind = KINDS[name]
     template: JsonValue = {"template": {"spec": spec}}
     return {"apiVersion": version, "kind": kind, "metadata": {"name": name}, "spec": template}
+
+
+def _secret(name: str, key: str) -> JsonValue:
+    """Returns a variable from a Secret that may be missing; the service that reads it says so."""
+    reference: JsonValue = {"name": name, "key": key, "optional": True}
+    return {"name": key, "valueFrom": {"secretKeyRef": reference}}
+
+
+def _waiting(deployment: ExperimentDeployment, name: str) -> JsonValue:
+    """Returns the container that lets a service start once its models are fetched."""
+    command = ["python", "-P", "-m", "trinity.run.deploy.fetch", "--wait"]
+    return {
+        "name": "models",
+        "image": f"trinity-{name}",
+        "command": [*command, *deployment.hub_models],
+        "env": [{"name": "HF_HOME", "value": "/cache/huggingface"}],
+        "resources": {"requests": {"cpu": "50m", "memory": "128Mi"}, "limits": {"memory": "512Mi"}},
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+        "volumeMounts": [
+            {"name": "tmp", "mountPath": "/tmp"},
+            {"name": "cache", "mountPath": "/cache", "readOnly": True},
+        ],
+    }
 
 
 def _resources(deployment: ExperimentDeployment, name: str) -> dict[str, JsonValue]:
@@ -170,24 +217,28 @@ def _claims(deployment: ExperimentDeployment, overlay: Overlay) -> Iterator[Json
     """Yields patches of the claims for which there are values, or the plan asks for more."""
     sizes = deployment.claims()
     for name in CLAIMS[overlay]:
+        if name == "cache" and not deployment.uses_hub:
+            continue
         size, storage_class = sizes.get(name), deployment.values.claim(name).storage_class
         changes = {"/resources/requests/storage": size and quantity(size)}
         changes["/storageClassName"] = storage_class
-        kind, path = CLAIM_PLACES.get(name, ("StatefulSet", "/spec/volumeClaimTemplates/0/spec"))
+        kind, path = "PersistentVolumeClaim", "/spec"
+        if name in OF_SETS:
+            kind, path = "StatefulSet", "/spec/volumeClaimTemplates/0/spec"
         patch: list[JsonValue] = [
             {"op": "add", "path": f"{path}{key}", "value": value}
             for key, value in changes.items()
             if value
         ]
         if patch:
-            yield {"target": {"kind": kind, "name": name}, "patch": _text(patch)}
+            yield {"target": {"kind": kind, "name": name}, "patch": plain_yaml(patch)}
 
 
 def _pull_secrets(deployment: ExperimentDeployment) -> Iterator[JsonValue]:
     names: list[JsonValue] = [{"name": name} for name in deployment.values.pull_secrets]
     if names:
         patch: JsonValue = [{"op": "add", "path": "/imagePullSecrets", "value": names}]
-        yield {"target": {"kind": "ServiceAccount", "name": "trinity"}, "patch": _text(patch)}
+        yield {"target": {"kind": "ServiceAccount", "name": "trinity"}, "patch": plain_yaml(patch)}
 
 
 def _mount(position: int, folder: MountedFolder, overlay: Overlay) -> JsonValue:
@@ -234,7 +285,3 @@ def _hosts(service: str, name: str) -> str:
     """Returns the service and the policy by which the hosts of a gang or an engine speak."""
     port = PORTS[service]
     return template("hosts", service=service, name=name, port=port, pod_index=POD_INDEX)
-
-
-def _text(content: JsonValue) -> str:
-    return str(yaml.safe_dump(content, sort_keys=False))

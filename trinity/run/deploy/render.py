@@ -1,5 +1,6 @@
 """Renders the manifests of a deployment for compose, Kubernetes or Nomad, with notes."""
 
+import itertools
 import json
 import shutil
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from trinity.run.deploy.deployment import (
     TRUST_COMMENT,
     ExperimentDeployment,
     MountedFolder,
+    plain_yaml,
     template,
 )
 from trinity.run.deploy.kubernetes import Overlay, kubernetes_files
@@ -36,7 +38,7 @@ PLAN_FROM_JOBS = "../plan.json"
 """Nomad resolves paths relative to the job file."""
 Target = Literal["compose", "k8s", "nomad"]
 COPIED: dict[Target, tuple[str, ...]] = {
-    "compose": ("compose.yaml", "compose.studio.yaml", "nats", "observability"),
+    "compose": ("compose.studio.yaml", "nats", "observability"),
     "k8s": ("k8s", "nats", "observability"),
     "nomad": ("nomad", "nats"),
 }
@@ -63,19 +65,27 @@ def compose_override(deployment: ExperimentDeployment) -> dict[str, JsonValue]:
         services[job] = {"image": deployment.images.full(service, deployment.variant)}
     image = deployment.images.full("synchronizer", deployment.variant)
     services["experiment"] = {"image": image, **yaml.safe_load(template("compose-experiment"))}
+    if deployment.hub_models:
+        services["fetch-models"] = _fetching(deployment)
     return {"services": services, "configs": {"plan": {"file": "./plan.json"}}}
 
 
 def _service(deployment: ExperimentDeployment, name: str) -> dict[str, JsonValue]:
+    environment: dict[str, JsonValue] = {**deployment.environment(name)}
     rendered: dict[str, JsonValue] = {
         "image": deployment.images.full(name, deployment.variant),
-        "environment": {**deployment.environment(name)},
+        "environment": environment,
     }
-    if name == "explorer" and (variables := deployment.model_variables):
-        # Without a value, compose takes the variable from its caller's environment.
-        rendered["environment"] = {**deployment.environment(name), **dict.fromkeys(variables)}
+    # Without a value, compose takes a variable from its caller's environment.
+    if name == "explorer":
+        environment |= dict.fromkeys(deployment.model_variables)
+    if name == "buffer" and deployment.uses_hub_data:
+        environment["HF_TOKEN"] = None
+    if deployment.hub_models and name in WITH_SHM:
+        environment["HF_HUB_OFFLINE"] = "1"
+        rendered["depends_on"] = {"fetch-models": {"condition": "service_completed_successfully"}}
     if folders := deployment.folders(name):
-        rendered["volumes"] = [_bind(folder) for folder in folders]
+        rendered["volumes"] = [_bind(folder, deployment.values.root) for folder in folders]
     resources: dict[str, JsonValue] = {}
     if limits := _limits(deployment, name):
         resources["limits"] = limits
@@ -91,6 +101,22 @@ def _service(deployment: ExperimentDeployment, name: str) -> dict[str, JsonValue
     return rendered
 
 
+def _fetching(deployment: ExperimentDeployment) -> JsonValue:
+    """Returns the job that fills the cache, confined as the one that submits."""
+    job: dict[str, JsonValue] = yaml.safe_load(template("compose-experiment"))
+    return {
+        **{key: value for key, value in job.items() if key not in ("configs", "depends_on")},
+        "image": deployment.images.full("buffer", deployment.variant),
+        "entrypoint": ["python", "-P", "-m", "trinity.run.deploy.fetch"],
+        "command": [*deployment.hub_models],
+        # A variable without a value is the caller's, if there is one.
+        "environment": {"HF_HOME": "/cache/huggingface", "HF_TOKEN": None},
+        "volumes": ["cache:/cache"],
+        "depends_on": {"network": {"condition": "service_started"}},
+        "restart": "on-failure:5",
+    }
+
+
 def _limits(deployment: ExperimentDeployment, name: str) -> dict[str, JsonValue]:
     """Returns the limit of memory, and of processors where the values have one.
 
@@ -104,11 +130,15 @@ def _limits(deployment: ExperimentDeployment, name: str) -> dict[str, JsonValue]
     return limits
 
 
-def _bind(folder: MountedFolder) -> JsonValue:
-    """Mounts a folder; a missing one is an error, since the engine would create it as root."""
+def _bind(folder: MountedFolder, root: str) -> JsonValue:
+    """Mounts a folder; a missing one is an error, since the engine would create it as root.
+
+    What stands for the folder of the configuration is where compose's caller says.
+    """
+    is_below = folder.path.startswith(f"{root}/")
     return {
         "type": "bind",
-        "source": folder.path,
+        "source": folder.path.replace(root, "${TRINITY_ROOT:-..}", 1) if is_below else folder.path,
         "target": folder.path,
         "read_only": not folder.is_writable,
         "bind": {"create_host_path": False},
@@ -225,8 +255,12 @@ class ManifestRenderer:
         plan = {PLAN: self.deployment.plan.model_dump_json(indent=2) + "\n"}
         match self.target:
             case "compose":
-                override = yaml.safe_dump(compose_override(self.deployment), sort_keys=False)
-                return {**plan, "compose.override.yaml": self.deployment.explained(str(override))}
+                override = plain_yaml(compose_override(self.deployment))
+                return {
+                    **plan,
+                    "compose.yaml": _resolved(shipped("deploy") / "compose.yaml"),
+                    "compose.override.yaml": self.deployment.explained(override),
+                }
             case "k8s":
                 return {**plan, **kubernetes_files(self.deployment, self.overlay)}
             case "nomad":
@@ -239,8 +273,10 @@ class ManifestRenderer:
     def _command(self) -> str:
         match self.target:
             case "compose":
-                owner = "TRINITY_UID=$(id -u) TRINITY_GID=$(id -g)"  # can read the secrets
-                return f"{owner} docker compose --project-directory {self.output} up -d"
+                caller = "TRINITY_UID=$(id -u) TRINITY_GID=$(id -g)"  # can read the secrets
+                if self.deployment.values.root in self.deployment.plan.model_dump_json():
+                    caller += " TRINITY_ROOT=$PWD"
+                return f"{caller} docker compose --project-directory {self.output} up -d"
             case "k8s":
                 return f"kubectl apply -k {self.output}"
             case "nomad":
@@ -248,11 +284,31 @@ class ManifestRenderer:
                 return f"nomad job run -var-file={self.output / VARIABLES} {job}"
 
 
+def _resolved(file: Path) -> str:
+    """Returns a compose file without anchors and what only they name, with its first comment."""
+    text = file.read_text(encoding="utf-8")
+    head = "".join(itertools.takewhile(lambda line: line[0] == "#", text.splitlines(True)))
+    content = yaml.safe_load(text)
+    return head + plain_yaml({key: content[key] for key in content if not key.startswith("x-")})
+
+
 def _copy(source: Path, target: Path) -> None:
     if source.is_dir():
         shutil.copytree(source, target, dirs_exist_ok=True)
     else:
         shutil.copyfile(source, target)
+
+
+def image_commands(deployment: ExperimentDeployment) -> Iterator[str]:
+    """Yields how each image without a digest is built in a checkout, and pushed."""
+    variant, images = deployment.variant, deployment.images
+    for service in SERVICES:
+        if service in images.digests or (service == "explorer" and not deployment.needs_explorer):
+            continue
+        options = " --build-arg VARIANT=cpu" if variant == "cpu" and service in WITH_SHM else ""
+        name = images.full(service, variant)
+        push = f" && docker push {name}" if images.registry else ""
+        yield f"docker build -f deploy/docker/{service}.Dockerfile{options} -t {name} .{push}"
 
 
 def render_notes(
@@ -306,4 +362,4 @@ def _of_models(names: str, target: Target) -> str:
                 f"`{MODELS}` lets it reach port 443 alone"
             )
         case "nomad":
-            return f"give {names} to the explorer's task, with a template of your own in its job"
+            return f"give {names} with `nomad var put nomad/jobs/trinity NAME=VALUE ...`"

@@ -51,6 +51,7 @@ class DeploymentValues(_Values):
     digests: dict[Image, Digest] = {}
     otlp_endpoint: Endpoint = ""
     environment: str = ""
+    root: Annotated[str, Field(pattern="^(/[^/$]+)+$")] = "/trinity"
     pull_secrets: tuple[str, ...] = ()
     services: dict[Service, ServiceValues] = {}
     claims: dict[Claim, ClaimValues] = {}
