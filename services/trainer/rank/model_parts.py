@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Protocol
 from services.trainer.batch_rows import RowFormatter
 from services.trainer.types import StageLearner
 from trinity.algorithm.algorithm_type import RowSchema
+from trinity.config.plan.model import MODEL_FILE_PATTERNS
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.config.plan.start_checkpoint import StartCheckpoint
 from trinity.config.schema.data import FormatConfig
-from trinity.config.plan.model import MODEL_FILE_PATTERNS
 from trinity.errors import ManifestError, RunFailed, UserError
 from trinity.runtime.imports import collection_paused
 from trinity.runtime.json_values import JsonObject

@@ -14,8 +14,7 @@ from threading import Thread
 
 import pytest
 import yaml
-from click.testing import Result
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from tests.unit.deploy.manifests import compose_files, deployment_of, rendered
 from tests.unit.subtests import as_subtests
