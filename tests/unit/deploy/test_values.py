@@ -42,7 +42,7 @@ def sized(tmp_path: Path, model: dict[str, Any], **changes: Any) -> ExperimentDe
 
 
 def of_kubernetes(folder: Path) -> dict[str, Any]:
-    (container,) = containers_of(named(built(folder), "StatefulSet", "trainer"))
+    *_, container = containers_of(named(built(folder), "StatefulSet", "trainer"))
     resources: dict[str, Any] = container["resources"]
     return resources
 
