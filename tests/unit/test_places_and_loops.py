@@ -92,6 +92,7 @@ PLACES: dict[str, dict[str, str]] = {
         ),
         "trinity/run/deploy/secret_folder.py": "write_secrets",
         "trinity/run/deploy/slurm.py": "SlurmJob.write_script",
+        "trinity/run/deploy/fetch.py": "_fetch",
         "trinity/run/deploy/values.py": "write_digests write_values",
         "trinity/runtime/owned_places.py": "claim_folder mark_if_new",
         "trinity/runtime/security/certificates.py": (
