@@ -133,6 +133,13 @@ ALLOWED = (
     Allowed(
         r"(calculator_agent|make_tasks|my_reward|rate|rated)\.py|value\(node\.left",
         "docs/*.md",
+        "files of the reader, and their code",
+    ),
+    Allowed(r"docs/(a|decisions/1)\.md", "tests/unit/test_prose.py", "made up by the test"),
+    Allowed(r"benchmarks\.nowhere", "tests/unit/test_snippets.py", "made up by the test"),
+    Allowed(
+        r"(calculator_agent|make_tasks|my_reward|rate|rated)\.py|value\(node\.left",
+        "docs/*.md",
         "a user's file",
     ),
     Allowed(r"docs/(a|decisions/1)\.md", "tests/unit/test_prose.py", "made up by the test"),

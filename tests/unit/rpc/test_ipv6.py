@@ -83,7 +83,7 @@ def test_a_served_model_names_a_taken_port_in_brackets() -> None:
 
 
 async def test_a_broker_is_reached_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = local_nats._CONFIG.replace("host: 127.0.0.1", 'host: "::1"')
+    config = local_nats._CONFIG.replace("host: {host}", 'host: "::1"')
     assert config != local_nats._CONFIG
     monkeypatch.setattr(local_nats, "_CONFIG", config)
     server = NatsServer(
