@@ -130,11 +130,6 @@ ALLOWED = (
     Allowed(r"build(/.*)?", "*.py", "the folder for what tools make"),
     Allowed(r"tests\.integration\.buffer\.own_priorities\.missing", "tests/*", "made up"),
     Allowed(r"my_rewards\.py|my_file\.py|envs/shop/workflow\.py", "*", "a user's file"),
-    Allowed(
-        r"(calculator_agent|make_tasks|my_reward|rate|rated)\.py|value\(node\.left",
-        "docs/*.md",
-        "files of the reader, and their code",
-    ),
     Allowed(r"docs/(a|decisions/1)\.md", "tests/unit/test_prose.py", "made up by the test"),
     Allowed(r"benchmarks\.nowhere", "tests/unit/test_snippets.py", "made up by the test"),
     Allowed(
