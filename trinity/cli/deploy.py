@@ -44,7 +44,12 @@ def render(
     from trinity.config.loading.load import load_config
     from trinity.config.planning import plan_experiment
     from trinity.run.deploy.deployment import ExperimentDeployment, with_root
-    from trinity.run.deploy.render import ManifestRenderer, image_commands, render_notes
+    from trinity.run.deploy.render import (
+        ManifestRenderer,
+        image_commands,
+        render_notes,
+        size_notes,
+    )
     from trinity.run.deploy.slurm import SlurmJob
     from trinity.run.deploy.submission import refuse_local_modes
     from trinity.run.deploy.values import read_values
@@ -76,7 +81,7 @@ def render(
     if commands := list(image_commands(deployment)):
         print("first its images, in a checkout of this version, unless they are there:")
         print("".join(f"  {line}\n" for line in commands), end="")
-    for note in render_notes(deployment, target, overlay):
+    for note in (*size_notes(deployment), *render_notes(deployment, target, overlay)):
         print(f"note: {note}")
 
 

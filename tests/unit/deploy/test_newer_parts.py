@@ -109,7 +109,7 @@ def test_the_explorer_is_given_the_address_and_key_of_a_model_elsewhere(
     folder = rendered(deployment, "k8s", tmp_path / "k8s", "cluster")
     patch = yaml.safe_load((folder / "explorer.yaml").read_text())
     (container,) = patch["spec"]["template"]["spec"]["containers"]
-    where = {"secretKeyRef": {"name": "models", "key": "JUDGE_KEY"}}
+    where = {"secretKeyRef": {"name": "models", "key": "JUDGE_KEY", "optional": True}}
     assert {"name": "JUDGE_KEY", "valueFrom": where} in container["env"]
     policy = yaml.safe_load((folder / "models.yaml").read_text())
     assert policy["spec"]["egress"] == [{"ports": [{"protocol": "TCP", "port": 443}]}]

@@ -87,7 +87,7 @@ def test_the_first_trainer_is_found_by_a_tag_and_does_not_look_for_itself() -> N
     group, task, _ = gang()
     (service,) = group.of_kind("service")
     assert service.list_of("tags") == ["host-${NOMAD_ALLOC_INDEX}"]
-    (template,) = task.of_kind("template")
+    template, _ = task.of_kind("template")
     assert "TRINITY_TRAINER_LEADER=${local.leader}" in template.attributes["data"]
     (shared,) = job_file("cluster").of_kind("locals")
     asked: str = json.loads(shared.attributes["leader"])

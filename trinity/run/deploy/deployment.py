@@ -245,7 +245,7 @@ class ExperimentDeployment:
     @property
     def uses_hub(self) -> bool:
         """True if a model or a dataset has to be fetched."""
-        return bool(hub_references(self.plan))
+        return bool(self.hub_models) or self.uses_hub_data
 
     @property
     def hub_models(self) -> tuple[str, ...]:
@@ -256,7 +256,8 @@ class ExperimentDeployment:
     @property
     def uses_hub_data(self) -> bool:
         """True if the buffer fetches a dataset."""
-        return any(found.kind == "dataset" for found in hub_references(self.plan))
+        places = [place for stage in self.plan.stages for place in _named(stage)]
+        return any(not place.startswith("/") for place in places)
 
     @property
     def model_variables(self) -> tuple[str, ...]:

@@ -311,14 +311,8 @@ def image_commands(deployment: ExperimentDeployment) -> Iterator[str]:
         yield f"docker build -f deploy/docker/{service}.Dockerfile{options} -t {name} .{push}"
 
 
-def render_notes(
-    deployment: ExperimentDeployment, target: Target, overlay: Overlay
-) -> Iterator[str]:
-    """Yields the notes, if any, as sentences."""
-    if names := deployment.model_variables:
-        yield _of_models(" and ".join(names), target)
-    if FUNCTION_TRUST in deployment.environment("buffer"):
-        yield f"{FUNCTION_TRUST}: {TRUST_COMMENT}"
+def size_notes(deployment: ExperimentDeployment) -> Iterator[str]:
+    """Yields a sentence if the sizes of a service are not known."""
     unknown = [name for name in WITH_SHM if "memory" not in deployment.sizes(name)]
     if not deployment.needs_explorer:
         unknown.remove("explorer")
@@ -327,6 +321,16 @@ def render_notes(
             f"{' and '.join(unknown)} keep the sizes of the shipped manifests, as the config.json "
             "of a model is not here: give `--model-config FILE`, or sizes in `values.yaml`"
         )
+
+
+def render_notes(
+    deployment: ExperimentDeployment, target: Target, overlay: Overlay
+) -> Iterator[str]:
+    """Yields the notes, if any, as sentences."""
+    if names := deployment.model_variables:
+        yield _of_models(" and ".join(names), target)
+    if FUNCTION_TRUST in deployment.environment("buffer"):
+        yield f"{FUNCTION_TRUST}: {TRUST_COMMENT}"
     yield from _unseen(deployment.plan)
     monitor = deployment.plan.stages[0].config.monitor.monitor_type
     if monitor not in ("none", "tensorboard"):  # files of the latter are always written
