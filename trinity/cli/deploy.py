@@ -44,12 +44,7 @@ def render(
     from trinity.config.loading.load import load_config
     from trinity.config.planning import plan_experiment
     from trinity.run.deploy.deployment import ExperimentDeployment, with_root
-    from trinity.run.deploy.render import (
-        ManifestRenderer,
-        image_commands,
-        render_notes,
-        size_notes,
-    )
+    from trinity.run.deploy import render as rendering_of
     from trinity.run.deploy.slurm import SlurmJob
     from trinity.run.deploy.submission import refuse_local_modes
     from trinity.run.deploy.values import read_values
@@ -71,17 +66,18 @@ def render(
         _write_job(SlurmJob(deployment=deployment, file=file, overrides=overrides, output=output))
         return
     refuse_local_modes(plan)
-    rendering = ManifestRenderer(
+    rendering = rendering_of.ManifestRenderer(
         deployment=deployment, target=target, overlay=overlay, output=output
     )
     with write_errors(output, "give another folder as `--output`"):
         command = rendering.write_manifests()
     print(f"{plan.label} for {target} is in {output}; with its secrets there (docs/operations.md):")
     print(f"  {command}")
-    if commands := list(image_commands(deployment)):
+    if commands := list(rendering_of.image_commands(deployment)):
         print("first its images, in a checkout of this version, unless they are there:")
         print("".join(f"  {line}\n" for line in commands), end="")
-    for note in (*size_notes(deployment), *render_notes(deployment, target, overlay)):
+    sizes = rendering_of.size_notes(deployment)
+    for note in (*sizes, *rendering_of.render_notes(deployment, target, overlay)):
         print(f"note: {note}")
 
 
