@@ -43,8 +43,8 @@ def render(
     """Write the manifests of an experiment; nothing is started, and no secret is written."""
     from trinity.config.loading.load import load_config
     from trinity.config.planning import plan_experiment
-    from trinity.run.deploy.deployment import ExperimentDeployment, with_root
     from trinity.run.deploy import render as rendering_of
+    from trinity.run.deploy.deployment import ExperimentDeployment, with_root
     from trinity.run.deploy.slurm import SlurmJob
     from trinity.run.deploy.submission import refuse_local_modes
     from trinity.run.deploy.values import read_values
