@@ -91,6 +91,16 @@ WORDS: dict[str, tuple[str, ...]] = {
     "render for nothing": ("deploy", "render", "--config", ADDITION, "--target", "mesos"),
     "taskset without a command": ("taskset",),
 }
+MODEL = {
+    "model_type": "qwen2",
+    "hidden_size": 128,
+    "intermediate_size": 384,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "vocab_size": 261,
+    "tie_word_embeddings": True,
+}
+"""The sizes of the example's model, which may not have been prepared."""
 RENDERINGS = {
     "compose": ("--target", "compose"),
     "k8s one-node": ("--target", "k8s", "--overlay", "one-node"),
@@ -207,10 +217,13 @@ def without_texts(schema: Any) -> Any:
 def renderings(folder: Path) -> dict[str, Any]:
     """Files of a deployment, those of YAML and JSON as what they hold."""
     results: dict[str, Any] = {}
+    sizes = folder / "config.json"
+    sizes.write_text(json.dumps(MODEL))
     with surroundings(ROOT):
         for name, words in RENDERINGS.items():
             output = folder / name.replace(" ", "-")
-            done = trinity("deploy", "render", "-c", ADDITION, "-o", str(output), *words)
+            places = ("-c", ADDITION, "-o", str(output), "--model-config", str(sizes))
+            done = trinity("deploy", "render", *places, *words)
             results[name] = {"exit code": done.code}
             held = _files(output) if output.exists() else ()
             results |= {f"{name}: {path}": content for path, content in held}

@@ -27,6 +27,7 @@ from trinity.config.sizing.services import explorer_hosts, service_sizes
 from trinity.errors import UserError
 from trinity.run.deploy.values import DeploymentValues, num_bytes
 from trinity.run.launch.modes import server_urls
+from trinity.runtime.process.child_process import module_command
 from trinity.runtime.shipped import shipped
 
 Variant = Literal["cpu", "gpu"]
@@ -45,6 +46,11 @@ CLAIMED = (("shared", "run", 1024 * GIB), ("cache", "cache", 50 * GIB))
 """Claims with the part of a disk that is in them, and their size in the shipped manifests."""
 LONGEST_NAME = 40
 """Kubernetes allows 63 and appends suffixes."""
+
+
+def fetch_command(*arguments: str) -> list[str]:
+    """Returns the command of a container that fetches models of the hub."""
+    return module_command("trinity.run.deploy.fetch", *arguments, python="python")
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -11,6 +11,7 @@ from trinity.run.deploy.deployment import (
     MODELS,
     ExperimentDeployment,
     MountedFolder,
+    fetch_command,
     plain_yaml,
     template,
 )
@@ -162,7 +163,7 @@ def _secret(name: str, key: str) -> JsonValue:
 
 def _waiting(deployment: ExperimentDeployment, name: str) -> JsonValue:
     """Returns the container that lets a service start once its models are fetched."""
-    command = ["python", "-P", "-m", "trinity.run.deploy.fetch", "--wait"]
+    command = fetch_command("--wait")
     return {
         "name": "models",
         "image": f"trinity-{name}",

@@ -20,6 +20,7 @@ from trinity.run.deploy.deployment import (
     TRUST_COMMENT,
     ExperimentDeployment,
     MountedFolder,
+    fetch_command,
     plain_yaml,
     template,
 )
@@ -107,7 +108,7 @@ def _fetching(deployment: ExperimentDeployment) -> JsonValue:
     return {
         **{key: value for key, value in job.items() if key not in ("configs", "depends_on")},
         "image": deployment.images.full("buffer", deployment.variant),
-        "entrypoint": ["python", "-P", "-m", "trinity.run.deploy.fetch"],
+        "entrypoint": [*fetch_command()],
         "command": [*deployment.hub_models],
         # A variable without a value is the caller's, if there is one.
         "environment": {"HF_HOME": "/cache/huggingface", "HF_TOKEN": None},

@@ -79,7 +79,7 @@ def read_values(folder: Path) -> DeploymentValues:
     try:
         found = yaml.safe_load(file.read_text(encoding="utf-8"))
         return DeploymentValues.model_validate({} if found is None else found)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return DeploymentValues()
     except OSError as error:
         raise UserError(f"{file} cannot be read: {error.strerror}") from error

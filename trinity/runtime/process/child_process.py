@@ -16,13 +16,13 @@ _FALLBACK_NOBODY = 65_534
 _PROBE_SECONDS = 30.0
 
 
-def module_command(module: str, *arguments: str) -> list[str]:
+def module_command(module: str, *arguments: str, python: str = sys.executable) -> list[str]:
     """Returns the command that runs a module, whatever lies in the current folder.
 
     With `-m` alone a file there with the name of a module, `random` or the `services` of another
     checkout, would be imported in its place.
     """
-    return [sys.executable, "-P", "-m", module, *arguments]
+    return [python, "-P", "-m", module, *arguments]
 
 
 @dataclass(frozen=True, slots=True)
