@@ -1,7 +1,7 @@
 """The base of workflows."""
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from trinity.errors import UserError
@@ -128,15 +128,22 @@ class Workflow:
         """Makes the experiences."""
         raise NotImplementedError(f"{type(self).__name__} has is_async but no run_async")
 
-    def _check_args(self) -> None:
-        if self.known_args is None:
+    @classmethod
+    def check_args(cls, names: Iterable[str]) -> None:
+        """Raises: UserError for names that `workflow_args` may not have."""
+        if cls.known_args is None:
             return
-        if unknown := sorted(self.task.workflow_args.keys() - self.known_args):
-            known = ", ".join(sorted(self.known_args)) or "none"
+        if unknown := sorted(set(names) - cls.known_args):
+            known = ", ".join(sorted(cls.known_args)) or "none"
             raise UserError(
-                f"taskset {self.task.taskset!r}: {type(self).__name__} knows no workflow_args "
-                f"{', '.join(unknown)}; it knows {known}"
+                f"{cls.__name__} knows no workflow_args {', '.join(unknown)}; it knows {known}"
             )
+
+    def _check_args(self) -> None:
+        try:
+            self.check_args(self.task.workflow_args)
+        except UserError as error:
+            raise UserError(f"taskset {self.task.taskset!r}: {error}") from error
 
 
 def check_are_distinct(made: Sequence[object], name: str) -> None:

@@ -25,6 +25,10 @@ def check(**taskset: object) -> None:
         ({"default_workflow_type": "frozen_lake"}, "close to it: frozen_lake_workflow"),
         ({"default_reward_fn_type": "math_boxd_reward"}, "close to it: math_boxed_reward"),
         ({"default_workflow_type": "nowhere.Agent"}, "no module 'nowhere'"),
+        (
+            {"default_workflow_type": "agent", "workflow_args": {"comand": "a"}},
+            "knows no workflow_args comand; it knows command,",
+        ),
     ],
 )
 def test_a_name_that_cannot_run_is_told_with_its_taskset(
@@ -45,6 +49,7 @@ def test_names_that_are_known_are_taken(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv(PLUGIN_DIRS_VARIABLE, str(tmp_path))
     check(default_workflow_type="RAFT_alfworld_workflow")
     check(default_workflow_type="async_math_boxed_workflow", default_reward_fn_type="math_reward")
+    check(default_workflow_type="agent", workflow_args={"command": "a"})
 
 
 def test_parts_of_ones_own_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ Built-in parts are looked up by name and not imported, so that `trinity config c
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import TypeAlias
 
 from trinity.config.checks.data import check_truths, sample_rows
@@ -132,6 +133,9 @@ def _check_workflow(taskset: ResolvedTaskset) -> None:
         workflow = WORKFLOWS.get(taskset.workflow)
         check_workflow(workflow, taskset.workflow)
         require_reward(taskset, needs_one=has_no_reward(workflow))
+    elif taskset.workflow_args:
+        with suppress(ImportError):  # packages that are not installed are reported elsewhere
+            WORKFLOWS.get(taskset.workflow).check_args(taskset.workflow_args)
 
 
 def _check_reward(taskset: ResolvedTaskset) -> None:
