@@ -39,6 +39,7 @@ from trinity.config.schema.explorer import EngineConfig
 from trinity.config.schema.model import ModelConfig
 from trinity.config.sizing.stage_sizes import engine_remedies, is_out_of_memory
 from trinity.errors import UserError
+from trinity.plugins import WORKFLOWS
 from trinity.runtime.http.connections import ConnectionTable, HttpLimits
 from trinity.runtime.json_values import JsonObject
 from trinity.runtime.presence import WaitRegistry
@@ -112,7 +113,8 @@ def stage_models(plan: StagePlan) -> tuple[StageModel, ...]:
 
 
 def _has_agents(plan: StagePlan) -> bool:
-    return any(taskset.workflow == "agent" for taskset in (*plan.tasksets, *plan.eval_tasksets))
+    tasksets = (*plan.tasksets, *plan.eval_tasksets)
+    return "agent" in WORKFLOWS.builtins and any(one.workflow == "agent" for one in tasksets)
 
 
 def _auxiliary_model(model: AuxiliaryModel) -> StageModel:

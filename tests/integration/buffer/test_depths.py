@@ -1,4 +1,4 @@
-"""Metrics tell how much waits, of each experiment, as long as it waits."""
+"""Metrics tell how much waits, of the stages of a name and tenant, as long as it waits."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -45,23 +45,24 @@ async def until(is_so: Callable[[], bool]) -> None:
 
 
 def told(seen: Receiver, one: Instrument, of: Buffer) -> float | None:
-    about = {names.RL_RUN: of.key.experiment_id, names.STAGE: of.key.stage}
+    about = {names.TENANT: of.key.tenant, names.STAGE: of.key.stage}
     return seen.newest(one.name, about)
 
 
-async def test_two_experiments_may_call_a_stage_by_the_same_name(
+async def test_stages_of_one_name_are_added_up(
     told_of: BufferProcess, seen: Receiver, tmp_path: Path
 ) -> None:
     async with talk_to(told_of) as explored, talk_to(told_of) as waiting:
         await begin(explored, tmp_path)
+        await until(lambda: told(seen, metrics.CREDIT, explored) is not None)
+        credit = told(seen, metrics.CREDIT, explored) or 0
         await begin(waiting, tmp_path)
+        await until(lambda: told(seen, metrics.CREDIT, explored) == 2 * credit)
         await explored.record(0)
         assignments = (await explored.lease()).assignments
         num_runs = sum(len(one.runs) for one in assignments)
         await until(lambda: told(seen, metrics.OUTSTANDING, explored) == num_runs)
-        assert told(seen, metrics.OUTSTANDING, waiting) == 0
-        credits = [told(seen, metrics.CREDIT, one) for one in (explored, waiting)]
-        assert credits[0] is not None and credits[1] == credits[0] + num_runs
+        await until(lambda: told(seen, metrics.CREDIT, explored) == 2 * credit - num_runs)
 
 
 async def test_what_is_ready_is_told_until_the_trainer_takes_it(

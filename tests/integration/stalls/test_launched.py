@@ -62,9 +62,10 @@ def without_model(
     tenant: str,
     log_folder: str,
     gpus: object,
+    hosts: object,
 ) -> LocalStack:
     """A stack whose parts are not started again."""
-    del log_level, services, secure, tenant, log_folder, gpus
+    del log_level, services, secure, tenant, log_folder, gpus, hosts
     return model_free_stack(job_dir, environment=environment, max_restarts=0)
 
 
