@@ -49,8 +49,7 @@ _OURS = str(Path(__file__).parent) + os.sep
 
 _OWN = "trinity.workflows"
 _RFT = "trinity.rft.workflows"
-YIELDING = frozenset({"agent"})
-"""Built-in names that files written before them may have taken: theirs count."""
+YIELDING = {"agent"}  # files written before may have taken this name: theirs counts
 _WITH_ASYNC_ALIAS: Mapping[str, str] = {
     "simple_workflow": f"{_OWN}.simple_workflow.SimpleWorkflow",
     "math_workflow": f"{_OWN}.math_workflow.MathWorkflow",
@@ -159,8 +158,7 @@ class Registry(Generic[ValueT]):
         if taken is not None and not force and _ran_again(taken, part):
             return
         is_taken = taken is not None and taken is not part and not force
-        is_ours = name in self._builtins and name not in YIELDING
-        if is_taken or (is_ours and not may_replace):
+        if is_taken or (name in self._builtins.keys() - YIELDING and not may_replace):
             raise UserError(f"the {self.name} {name!r} is registered already; choose another name")
         if taken is not part:
             self._sources[name] = part

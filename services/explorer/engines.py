@@ -113,8 +113,8 @@ def stage_models(plan: StagePlan) -> tuple[StageModel, ...]:
 
 
 def _has_agents(plan: StagePlan) -> bool:
-    tasksets = (*plan.tasksets, *plan.eval_tasksets)
-    return "agent" in WORKFLOWS.builtins and any(one.workflow == "agent" for one in tasksets)
+    workflows = {taskset.workflow for taskset in (*plan.tasksets, *plan.eval_tasksets)}
+    return "agent" in workflows and "agent" in WORKFLOWS.builtins
 
 
 def _auxiliary_model(model: AuxiliaryModel) -> StageModel:
