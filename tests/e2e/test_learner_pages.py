@@ -1,4 +1,4 @@
-"""What the pages for learners say is typed in an empty folder, with fewer steps."""
+"""The commands of the pages for learners, typed in an empty folder, with fewer steps."""
 
 import os
 import re

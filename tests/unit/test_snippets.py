@@ -1,7 +1,7 @@
 """Every snippet of every page is read by what it is meant for: Python, the schema, the parser.
 
 A block says its language, and each language has a reader here. What needs a GPU, a hub or a cluster
-is read and not run: `NOT_RUN` lists the programs. Decisions are left out: nobody types them.
+is read and not run: `NOT_RUN` lists the programs. Decisions are left out: they are not typed.
 """
 
 import ast

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from services.explorer.openai_api import fields
 from services.explorer.openai_api.errors import MAX_SHOWN_CHARACTERS, InvalidApiRequest
 from services.explorer.openai_api.fields import MAX_CHOICES, MAX_LOGPROBS
-from services.explorer.openai_api.kept_chats import KeptChats
 from services.explorer.openai_api.response import (
     answer_fingerprint,
     finish_reason,
@@ -20,6 +19,7 @@ from services.explorer.openai_api.response import (
     top_logprobs_of,
     usage_of,
 )
+from services.explorer.openai_api.response_input import KeptChats
 from services.explorer.openai_api.tools import ForcedCalls, ResponseParsers, read_forced
 from trinity.config.plan.model import TAKEN_TEMPLATE_KWARGS
 from trinity.runtime.json_values import parse_untrusted

@@ -1,9 +1,10 @@
-"""The input of OpenAI's Responses: tools, and items that become the messages of a chat."""
+"""The input of OpenAI's Responses: tools, items, and the earlier chat that it goes on."""
 
 import json
 import logging
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from services.explorer.openai_api.errors import InvalidApiRequest
 from trinity.runtime.logs import RateLimitedLog
@@ -11,6 +12,8 @@ from trinity.types import JsonObject, JsonValue
 
 _limited = RateLimitedLog(logging.getLogger(__name__))
 
+MAX_KEPT_CHARACTERS = 64 << 20
+"""The oldest chats are forgotten first."""
 ROLES = {"developer": "system"}
 TEXTS = ("input_text", "output_text", "text", "reasoning_text", "summary_text")
 FREE_TEXT: JsonObject = {
@@ -166,3 +169,34 @@ def _text(value: JsonValue, where: str) -> str:
             raise InvalidApiRequest(f"`{where}` has a part that is not a text", param=where)
         found.append(str(part.get("text")))
     return "\n".join(found)
+
+
+@dataclass(slots=True)
+class KeptChats:
+    """Chats by the response that each ends with; they are lost with the process."""
+
+    _chats: OrderedDict[str, str] = field(default_factory=OrderedDict)
+    _num_characters: int = 0
+
+    def keep(self, response_id: str, messages: Sequence[JsonObject]) -> None:
+        """Keeps the messages up to and with a response."""
+        chat = json.dumps(list(messages))
+        self._chats[response_id] = chat
+        self._num_characters += len(chat)
+        while self._num_characters > MAX_KEPT_CHARACTERS:
+            _, oldest = self._chats.popitem(last=False)
+            self._num_characters -= len(oldest)
+
+    def messages_of(self, response_id: JsonValue) -> list[JsonObject]:
+        """Returns the messages; raises InvalidApiRequest for a response that is not kept."""
+        if response_id is None:
+            return []
+        if not isinstance(response_id, str) or response_id not in self._chats:
+            raise InvalidApiRequest(
+                f"the response {response_id!r:.80} is not kept here (any more): send the whole "
+                "history as `input`",
+                param="previous_response_id",
+                code="previous_response_not_found",
+            )
+        messages: list[JsonObject] = json.loads(self._chats[response_id])
+        return messages

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from services.explorer.openai_api.dialects import ChatAnswer, in_turns
 from services.explorer.openai_api.errors import InvalidApiRequest
-from services.explorer.openai_api.kept_chats import KeptChats
-from services.explorer.openai_api.response_input import ResponseTools, read_input
+from services.explorer.openai_api.response_input import KeptChats, ResponseTools, read_input
 from trinity.types import JsonObject, JsonValue
 
 SAME_KEYS = ("model", "temperature", "top_p", "stream", "parallel_tool_calls")

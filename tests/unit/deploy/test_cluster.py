@@ -93,7 +93,7 @@ def test_a_drain_asks_for_each_service(objects: list[Object]) -> None:
     for one in budgets:
         meant = [w for w in workloads(objects) if selects(one["spec"]["selector"], labels_of(w))]
         assert [name_of(workload) for workload in meant] == [name_of(one)]
-        assert "minAvailable" not in one["spec"], "a drain would wait for ever"
+        assert "minAvailable" not in one["spec"], "a drain would never end"
         policy = one["spec"].get("unhealthyPodEvictionPolicy")
         is_trainer = name_of(one) == "trainer"
         assert policy == (None if is_trainer else "AlwaysAllow"), "ranks that come back are left"

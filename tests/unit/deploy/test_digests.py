@@ -74,7 +74,7 @@ class Registry(BaseHTTPRequestHandler):
         return self._answer(200 if name in KNOWN else 404, INDEX)
 
     def do_HEAD(self) -> None:
-        """Names a digest to whoever has logged in, of images that were pushed."""
+        """Names the digest of a pushed image, after a login."""
         if self.headers["Authorization"] not in ("Bearer ours", f"Basic {LOGIN}"):
             challenge = f'Bearer realm="http://{self.headers["Host"]}/login",scope="x:pull"'
             return self._answer(401, b"", challenge if "token" in self.path else "Basic realm=x")

@@ -1,4 +1,4 @@
-"""What services take of their hosts, against sums made by hand."""
+"""Memory, processors and shared memory of services, against sums made by hand."""
 
 import json
 from collections.abc import Mapping

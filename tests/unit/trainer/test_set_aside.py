@@ -39,7 +39,7 @@ def weights(path: Path) -> "WeightsOnDisk":
     [
         (4, 0, []),  # no restore: earlier lives left garbage, if anything
         (101, 100, ["best", "step-6-2", "v5-1-1", "v6-2"]),
-        (2, 0, ["best", "step-6-2", "v6-2"]),  # begun anew: its first lives come again
+        (2, 0, ["best", "step-6-2", "v6-2"]),  # a new database: its first lives come again
     ],
 )
 def test_unknown_files_of_lost_lives_are_set_aside(

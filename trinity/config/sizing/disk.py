@@ -14,7 +14,7 @@ from trinity.config.sizing.volume import run_volume
 KEPT_VERSIONS = 3
 """Versions of the weights at a time: the two newest and the one being written."""
 LINEAGE_BYTES = 2800
-"""What stays of a sample in the database, with indexes."""
+"""A sample's rows in the database that stay, with indexes."""
 
 
 def disk_sizes(

@@ -31,7 +31,7 @@ from trinity.errors import UserError
 
 MIB = 2**20
 MARGIN = 1.25
-"""What the allocator, threads and files in memory take beside the terms."""
+"""A quarter more, for the allocator, threads and files in memory."""
 FLOAT32_BYTES = 4
 _RANK_BYTES = {False: 512 * MIB, True: 4 * GIB}
 """A training process with its libraries, without a GPU and with one: CUDA's context, NCCL."""
@@ -69,11 +69,11 @@ class ServiceSizes:
     """
 
     memory: tuple[MemoryTerm, ...]
-    """What is always there."""
+    """Held at all times."""
     loading: tuple[MemoryTerm, ...] = ()
-    """What is added to it while models are loaded."""
+    """Added while models are loaded."""
     working: tuple[MemoryTerm, ...] = ()
-    """What is there afterwards."""
+    """Added afterwards."""
     shm: tuple[MemoryTerm, ...] = ()
     cpus: int
     cpu_formula: str

@@ -125,7 +125,7 @@ async def test_what_an_agent_has_started_ends_with_its_run(asked: Asked, tmp_pat
     with pytest.raises(asyncio.CancelledError):
         await going_on
     for pid in map(int, pids.read_text().split()):
-        while is_alive(pid):  # noqa: ASYNC110  # another process tells nobody of its end
+        while is_alive(pid):  # noqa: ASYNC110  # its parent was killed with it
             await asyncio.sleep(0.05)
 
 
