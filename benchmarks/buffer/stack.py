@@ -13,9 +13,9 @@ from tests.support.infra_fixtures import running
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.run.local.addresses import free_port
 from trinity.run.local.nats import NatsServer
-from trinity.run.local.postgres import DATABASE, SUPERUSER, embedded_postgres
+from trinity.run.local.postgres import embedded_postgres
 from trinity.runtime.security.broker import ADMIN
-from trinity.runtime.security.secret_files import SecretFiles
+from trinity.runtime.security.secret_files import DATABASE, SUPERUSER, SecretFiles
 from trinity.types import StageKey
 
 STAGE = "rft"

@@ -18,10 +18,10 @@ from psycopg import sql
 from trinity.run.local.addresses import free_port
 from trinity.run.local.binaries import postgres_programs
 from trinity.run.local.nats import NatsServer
-from trinity.run.local.postgres import DATABASE, SCHEMA_OWNERS, SUPERUSER, PostgresServer
+from trinity.run.local.postgres import SCHEMA_OWNERS, PostgresServer
 from trinity.run.local.process_spec import ProcessSpec
 from trinity.runtime.security.broker import ADMIN
-from trinity.runtime.security.secret_files import SecretFiles
+from trinity.runtime.security.secret_files import DATABASE, SUPERUSER, SecretFiles
 
 _names = count(1)
 

@@ -1,6 +1,7 @@
 """`trinity deploy`: deploys experiments; each command imports its heavy modules itself."""
 
 import asyncio
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -70,22 +71,28 @@ def render(
         deployment=deployment, target=target, overlay=overlay, output=output
     )
     with write_errors(output, "give another folder as `--output`"):
-        command = rendering.write_manifests()
-    print(f"{plan.label} for {target} is in {output}; with its secrets there (docs/operations.md):")
-    print(f"  {command}")
-    if commands := list(rendering_of.image_commands(deployment)):
-        print("first its images, in a checkout of this version, unless they are there:")
-        print("".join(f"  {line}\n" for line in commands), end="")
+        rendering.write_manifests()
+    print(f"{plan.label} for {target} is in {output}")
+    _print_commands(
+        "once, its images, in the source of this version", rendering_of.image_commands(deployment)
+    )
+    _print_commands("once, as docs/operations.md there explains", rendering.first_commands())
+    _print_commands("then, and after each rendering", rendering.commands())
     sizes = rendering_of.size_notes(deployment)
     for note in (*sizes, *rendering_of.render_notes(deployment, target, overlay)):
         print(f"note: {note}")
 
 
+def _print_commands(when: str, commands: Iterable[str]) -> None:
+    if lines := "".join(f"  {command}\n" for command in commands):
+        print(f"{when}:\n{lines}", end="")
+
+
 def _write_job(job: "SlurmJob") -> None:
     with write_errors(job.output, "give another folder as `--output`"):
         command = job.write_script()
-    print(f"{job.deployment.plan.label} for slurm is in {job.output} (docs/slurm.md):")
-    print(f"  {command}")
+    print(f"{job.deployment.plan.label} for slurm is in {job.output}")
+    _print_commands("now, as docs/slurm.md of the source explains", [command])
     for note in job.notes():
         print(f"note: {note}")
 

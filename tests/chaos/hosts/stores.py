@@ -14,17 +14,11 @@ import psycopg
 from trinity.run.local.addresses import SERVICES
 from trinity.run.local.files import OPERATOR, StackCredentials
 from trinity.run.local.nats import NatsServer
-from trinity.run.local.postgres import (
-    DATABASE,
-    SCHEMA_OWNERS,
-    SUPERUSER,
-    set_up_roles,
-    set_up_schemas,
-)
+from trinity.run.local.postgres import SCHEMA_OWNERS, set_up_roles, set_up_schemas
 from trinity.run.local.process_spec import ProcessSpec
 from trinity.runtime.process.child_process import Identity, database_identity
 from trinity.runtime.security.credentials import AUTHORITY, CERTIFICATE, KEY
-from trinity.runtime.security.secret_files import SecretFiles, write_private
+from trinity.runtime.security.secret_files import DATABASE, SUPERUSER, SecretFiles, write_private
 
 POSTGRES_PORT = 5432
 NATS_PORT, MONITOR_PORT = 4222, 8222

@@ -45,6 +45,7 @@ def test_the_light_part_works_on_each_python(wheel: Path, tmp_path: Path, python
     said("example", "addition")
     assert "run `trinity setup cpu`" in said("config", "check", CONFIG)
     said("deploy", "render", "-c", CONFIG, "--target", "nomad", "--output", "rendered")
+    said("deploy", "secrets", "secrets")
     python = str(tmp_path / "env" / "bin" / "python")
     client = [python, "-c", "import trinity.client, trinity.api.v1"]
     subprocess.run(client, cwd=tmp_path, check=True)

@@ -17,7 +17,7 @@ from trinity.run.local.addresses import free_port
 PROGRAMS = ("slurmctld", "slurmd", "munged", "sbatch", "srun", "scontrol", "runuser")
 ADDRESSES = ("10.213.77.1", "10.213.77.2", "10.213.77.3")
 """Of the nodes, on the loopback interface: private ones, for which certificates are asked."""
-PATIENCE_SECONDS = 120.0
+PATIENCE_SECONDS = 900.0
 PAUSE_SECONDS = 0.1
 CONFIG = """\
 ClusterName=test

@@ -15,7 +15,7 @@ from tests.unit.sizing.test_plan_command import QWEN
 from trinity.config.schema.experiment import deep_merge
 from trinity.weights.stored import newest_model
 
-pytestmark = pytest.mark.timeout(1200)
+pytestmark = pytest.mark.timeout(2400)
 
 STEPS, MIDDLE = 16, 4
 

@@ -19,10 +19,10 @@ from tests.support.infra_fixtures import running
 from trinity.client import AsyncTasksets
 from trinity.run.local.addresses import free_port
 from trinity.run.local.nats import NatsServer
-from trinity.run.local.postgres import DATABASE, SUPERUSER, PostgresServer
+from trinity.run.local.postgres import PostgresServer
 from trinity.runtime.rpc.channel import open_channel
 from trinity.runtime.security.broker import ADMIN
-from trinity.runtime.security.secret_files import SecretFiles
+from trinity.runtime.security.secret_files import DATABASE, SUPERUSER, SecretFiles
 
 SHARED = "shared_by_buffer_tests"
 KILLED = "of_the_killed_buffer"

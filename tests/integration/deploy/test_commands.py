@@ -18,7 +18,8 @@ def test_render_says_which_command_takes_it(tmp_path: Path) -> None:
     config = "examples/gsm8k/gsm8k.yaml"
     done = trinity("render", "-c", config, "--target", "k8s", "-o", str(tmp_path / "out"))
     assert done.returncode == 0, done.stderr
-    assert f"kubectl apply -k {tmp_path / 'out'}" in done.stdout
+    assert f"kubectl apply -k {tmp_path / 'out'}\n" in done.stdout
+    assert "trinity deploy secrets secrets --postgres postgres:5432" in done.stdout
 
 
 def test_keys_of_the_command_line_go_into_the_plan(tmp_path: Path) -> None:

@@ -24,10 +24,10 @@ from trinity.run.local.given_run import (
     register_database,
 )
 from trinity.run.local.infrastructure import ExternalServers
-from trinity.run.local.postgres import SUPERUSER, PostgresServer
+from trinity.run.local.postgres import PostgresServer
 from trinity.run.local.stack import LocalStack
 from trinity.runtime.process.box import box_refusal
-from trinity.runtime.security.secret_files import SecretFiles
+from trinity.runtime.security.secret_files import SUPERUSER, SecretFiles
 
 LOGIN_CODE = """
 CREATE FUNCTION owns() RETURNS event_trigger LANGUAGE plpgsql AS $$

@@ -12,10 +12,10 @@ from tests.integration.local.stacks import no_services
 from tests.integration.together.seen import PATIENCE_SECONDS, until
 from trinity.run.local.addresses import free_port
 from trinity.run.local.infrastructure import ProcessWithProbe
-from trinity.run.local.postgres import SUPERUSER, PostgresServer, embedded_postgres
+from trinity.run.local.postgres import PostgresServer, embedded_postgres
 from trinity.run.local.services import StackContext, service_processes
 from trinity.run.local.stack import LocalStack
-from trinity.runtime.security.secret_files import SecretFiles
+from trinity.runtime.security.secret_files import SUPERUSER, SecretFiles
 
 PAUSE_SECONDS = 0.002
 ROLES = ("buffer", "synchronizer")

@@ -155,7 +155,7 @@ def test_nothing_is_written_if_one_image_is_unknown(manifests: Path, registry: s
 def test_a_registry_out_of_reach_is_named(manifests: Path) -> None:
     done = images(manifests, "--pin", "--hub", "http://127.0.0.1:1")
     assert done.returncode == 1 and "http://127.0.0.1:1 does not give it" in done.stderr
-    assert "Traceback" not in done.stderr
+    assert "Traceback" not in done.stderr and "urlopen" not in done.stderr
 
 
 def test_every_public_image_of_the_manifests_is_seen(tmp_path: Path) -> None:

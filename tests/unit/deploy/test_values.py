@@ -174,9 +174,10 @@ def test_the_file_explains_every_key_as_it_may_be_written(tmp_path: Path) -> Non
 @as_subtests(
     ("text", "said"),
     [
-        ("registri: r\n", r"`registri` is wrong \(Extra inputs"),
+        ("registri: r\n", "there is no key `registri`: correct"),
         ("services: {trainer: {memory: 64GB}}\n", r"`services\.trainer\.memory` is wrong"),
-        ("services: {trainers: {cpus: 1}}\n", r"`services\.trainers\.\[key\]` is wrong"),
+        ("services: {trainers: {cpus: 1}}\n", r"there is no key `services\.trainers`"),
+        ("registri: r\ntagg: t\n", "no key `registri`; there is no key `tagg`"),
         ("claims: {shared: {size: 1}}\n", r"`claims.shared.size` is wrong"),
         ("digests: {buffer: latest}\n", r"`digests.buffer` is wrong"),
         ("otlp_endpoint: 'http://me:x@otel'\n", r"`otlp_endpoint` is wrong"),

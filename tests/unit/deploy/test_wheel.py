@@ -66,6 +66,38 @@ def test_the_wheel_holds_what_it_needs_and_nothing_that_a_run_made(installed: Pa
     assert not [path.name for path in installed.iterdir() if path.name in ("tests", "benchmarks")]
 
 
+LIGHT = f"""
+import sys
+
+class Refused:
+    def find_spec(self, name, path=None, target=None):
+        if name in {sorted({name for names in EXTRAS.values() for name in names})}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Refused())
+from trinity.cli.main import main
+main()
+"""
+"""A command where no extra is installed."""
+
+
+def test_manifests_secrets_and_certificates_need_no_extra(tmp_path: Path) -> None:
+    config = str(REPOSITORY / "examples" / "addition" / "addition.yaml")
+
+    def light(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-P", "-c", LIGHT, *words]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+
+    for target in ("compose", "k8s", "nomad", "slurm"):
+        done = light("deploy", "render", "-c", config, "--target", target, "-o", target)
+        assert done.returncode == 0, done.stderr
+    for words in (("deploy", "secrets", "secrets"), ("certs", "certs"), ("context", "list")):
+        done = light(*words)
+        assert done.returncode == 0, done.stderr
+    needs_more = light("studio")
+    assert needs_more.returncode == 2 and "trinity setup studio" in needs_more.stderr
+
+
 @pytest.mark.parametrize("extra", sorted(set(EXTRAS) - {"explorer", "trainer"}))
 def test_what_an_extra_names_is_in_the_locks(extra: str) -> None:
     locked = "".join(

@@ -14,9 +14,10 @@ from pydantic import Field, SecretStr
 from pydantic_settings import SettingsConfigDict
 
 from trinity.errors import RunFailed, UserError
-from trinity.run.local.postgres import DATABASE, SCHEMA_OWNERS, set_up_roles, set_up_schemas
+from trinity.run.local.postgres import SCHEMA_OWNERS, set_up_roles, set_up_schemas
 from trinity.runtime.postgres import libpq_dsn, place, wait_until_up
 from trinity.runtime.rpc.runner import run_service
+from trinity.runtime.security.secret_files import DATABASE
 from trinity.runtime.settings import ServiceSettings
 
 READER = "backup"

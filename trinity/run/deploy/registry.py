@@ -114,3 +114,5 @@ def _ask(url: str, headers: dict[str, str], method: str) -> tuple[bytes, HTTPMes
     except urllib.error.HTTPError as refusal:
         refusal.close()
         raise
+    except urllib.error.URLError as error:
+        raise OSError(str(error.reason)) from error  # its own text is `<urlopen error ...>`

@@ -221,8 +221,8 @@ class ManifestRenderer:
     overlay: Overlay
     output: Path
 
-    def write_manifests(self) -> str:
-        """Writes everything; returns the command that applies it.
+    def write_manifests(self) -> None:
+        """Writes everything.
 
         Raises: UserError when the folder holds something else, or there are no manifests.
         """
@@ -250,7 +250,6 @@ class ManifestRenderer:
             _copy(shipped("deploy") / name, self.output / name)
         for name, content in files.items():
             (self.output / name).write_text(content, encoding="utf-8")
-        return self._command()
 
     def _files(self) -> dict[str, str]:
         plan = {PLAN: self.deployment.plan.model_dump_json(indent=2) + "\n"}
@@ -271,18 +270,49 @@ class ManifestRenderer:
         """Creates the folder; only an older rendering may be overwritten."""
         claim_folder(self.output, "give an empty or a new folder as `--output`")
 
-    def _command(self) -> str:
+    def first_commands(self) -> Iterator[str]:
+        """Yields what is typed once, before anything is applied: secrets and folders."""
+        is_cluster = self.overlay == "cluster"
+        match self.target:
+            case "compose":
+                yield f"trinity deploy secrets {self.output / 'secrets'}"
+                root, job_dir = self.deployment.values.root, self.deployment.plan.job_dir
+                yield f"mkdir -p {job_dir.removeprefix(f'{root}/')}"
+            case "k8s":
+                yield _secrets_command(None if is_cluster else "postgres:5432 nats:4222")
+                yield "kubectl create namespace trinity && kubectl apply -k secrets"
+                yield "trinity certs certs"
+                parts = [*SERVICES, "operator", *([] if is_cluster else ["postgres", "nats"])]
+                made = "kubectl -n trinity create secret generic $part-tls --from-file=certs/$part"
+                yield f"for part in {' '.join(parts)}; do {made}; done"
+            case "nomad":
+                yield _secrets_command(None) if is_cluster else "trinity deploy secrets secrets"
+                files = f"secrets/nomad/{self.overlay}/*.json"
+                yield f"for file in {files}; do nomad var put @$file; done"
+                if is_cluster:
+                    yield "trinity certs certs    # each folder to /etc/trinity of all nodes"
+
+    def commands(self) -> Iterator[str]:
+        """Yields the commands that apply the rendering."""
         match self.target:
             case "compose":
                 caller = "TRINITY_UID=$(id -u) TRINITY_GID=$(id -g)"  # can read the secrets
                 if self.deployment.values.root in self.deployment.plan.model_dump_json():
                     caller += " TRINITY_ROOT=$PWD"
-                return f"{caller} docker compose --project-directory {self.output} up -d"
+                yield f"{caller} docker compose --project-directory {self.output} up -d"
             case "k8s":
-                return f"kubectl apply -k {self.output}"
+                yield f"kubectl apply -k {self.output}"
             case "nomad":
-                job = self.output / "nomad" / f"{self.overlay}.nomad.hcl"
-                return f"nomad job run -var-file={self.output / VARIABLES} {job}"
+                jobs = (self.overlay, *(["experiment"] if self.overlay == "cluster" else []))
+                for job in jobs:
+                    file = self.output / "nomad" / f"{job}.nomad.hcl"
+                    yield f"nomad job run -var-file={self.output / VARIABLES} {file}"
+
+
+def _secrets_command(places: str | None) -> str:
+    """Returns how passwords are made; without places of database and broker, with their names."""
+    postgres, nats = (places or "POSTGRES:PORT NATS:PORT").split()
+    return f"trinity deploy secrets secrets --postgres {postgres} --nats {nats}"
 
 
 def _resolved(file: Path) -> str:
@@ -319,8 +349,9 @@ def size_notes(deployment: ExperimentDeployment) -> Iterator[str]:
         unknown.remove("explorer")
     if unknown:
         yield (
-            f"{' and '.join(unknown)} keep the sizes of the shipped manifests, as the config.json "
-            "of a model is not here: give `--model-config FILE`, or sizes in `values.yaml`"
+            f"the sizes of {' and '.join(unknown)} are those of the shipped manifests, as the "
+            "config.json of a model is not here: give `--model-config FILE`, or sizes in "
+            "`values.yaml`"
         )
 
 

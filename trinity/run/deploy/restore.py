@@ -30,9 +30,9 @@ from trinity.run.deploy.backup import (
     program_command,
     stored_backups,
 )
-from trinity.run.local.postgres import DATABASE
 from trinity.runtime.postgres import libpq_dsn, place, wait_until_up
 from trinity.runtime.rpc.runner import run_service
+from trinity.runtime.security.secret_files import DATABASE
 from trinity.runtime.settings import ServiceSettings
 
 logger = logging.getLogger(__name__)

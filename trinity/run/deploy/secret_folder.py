@@ -20,10 +20,9 @@ from pathlib import Path
 import yaml
 
 from trinity.errors import UserError
-from trinity.run.local.postgres import DATABASE, SUPERUSER
 from trinity.runtime.owned_places import claim_folder
 from trinity.runtime.security.broker import buffer_user, explorer_user, users_block
-from trinity.runtime.security.secret_files import SecretFiles
+from trinity.runtime.security.secret_files import DATABASE, SUPERUSER, SecretFiles
 
 NAMES = {
     "admin": ("dsn", "password"),

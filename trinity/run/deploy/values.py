@@ -6,6 +6,7 @@ from typing import Annotated
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
+from pydantic_core import ErrorDetails
 
 from trinity.errors import UserError
 from trinity.runtime.shipped import shipped
@@ -87,12 +88,18 @@ def read_values(folder: Path) -> DeploymentValues:
         reason = " ".join(str(error).split())
         raise UserError(f"{file} is no YAML ({reason}): correct it there") from error
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        key = ".".join(str(part) for part in first["loc"]) or "its content"
+        found_wrong = "; ".join(dict.fromkeys(map(_problem, error.errors(include_url=False))))
         raise UserError(
-            f"{file}: `{key}` is wrong ({first['msg']}): correct it, or remove the file and render "
-            "again for one that explains its keys"
+            f"{file}: {found_wrong}: correct it, or remove the file and render again for one that "
+            "explains its keys"
         ) from error
+
+
+def _problem(details: ErrorDetails) -> str:
+    place = details["loc"]
+    is_unknown = details["type"] == "extra_forbidden" or place[-1:] == ("[key]",)
+    key = ".".join(str(part) for part in place if part != "[key]") or "its content"
+    return f"there is no key `{key}`" if is_unknown else f"`{key}` is wrong ({details['msg']})"
 
 
 def write_values(folder: Path) -> None:

@@ -21,16 +21,14 @@ from trinity.run.local.given_run import database_box
 from trinity.run.local.process_spec import ProcessSpec
 from trinity.runtime.process.box import Box
 from trinity.runtime.process.child_process import Identity, database_identity
-from trinity.runtime.security.secret_files import SecretFiles, write_private
+from trinity.runtime.security.secret_files import DATABASE, SUPERUSER, SecretFiles, write_private
 
 logger = logging.getLogger(__name__)
 
 
-DATABASE = "trinity"
 SCHEMA_OWNERS = ("buffer", "synchronizer")
 _ALGORITHM = b"scram-sha-256"
 """Passwords are sent hashed: a failed statement is written to the database's log."""
-SUPERUSER = "admin"
 _MAJOR_VERSION = "18"
 _INITDB_SECONDS = 120.0
 _STALE_SERVER_MILLISECONDS = 10_000

@@ -8,6 +8,8 @@ from pathlib import Path
 
 from trinity.errors import UserError
 
+DATABASE, SUPERUSER = "trinity", "admin"
+"""The database of a deployment and its first user, as in the addresses that secrets hold."""
 OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
