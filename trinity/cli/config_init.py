@@ -118,8 +118,10 @@ def _with_columns(options: DraftOptions, given: GivenOptions, rows: Sequence[Row
 def _with_reward(
     options: DraftOptions, given: GivenOptions, rows: Sequence[Row], found: list[str]
 ) -> DraftOptions:
-    if given.workflow is not None or given.reward is not None:
+    if given.workflow is not None:
         return options
+    if given.reward is not None:  # it judges the answer, without instructions for one of ours
+        return replace(options, workflow="simple_workflow")
     fits = fitting_reward(rows, options.response_key)
     named = f" with `{fits.reward}`" if fits.reward else ""
     if fits.reward_fn_key:

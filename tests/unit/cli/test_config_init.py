@@ -64,6 +64,17 @@ def test_a_short_model_gets_lengths_that_it_has(tmp_path: Path) -> None:
     assert any("instructions of `math_workflow` do not fit" in sentence for sentence in found)
 
 
+def test_a_reward_that_is_given_stays_also_for_a_short_model(tmp_path: Path) -> None:
+    given = GivenOptions(
+        name="n",
+        model=model(tmp_path / "model", 64),
+        taskset=data(tmp_path / "d"),
+        reward="mine.own",
+    )
+    options, _ = look_into(given)
+    assert (options.workflow, options.reward) == ("simple_workflow", "mine.own")
+
+
 def test_few_rows_make_small_steps(tmp_path: Path) -> None:
     given = GivenOptions(name="n", model="a/b", taskset=data(tmp_path / "d", SUMS[:11]))
     assert look_into(given)[0].batch_size == 8
