@@ -204,7 +204,7 @@ class StageAttempt:
         self._state.set_wait(
             SILENCE_WAIT,
             waits_for="ranks",
-            reason=f"a sign of life; the last one: {self._state.activity}",
+            reason=f"to report progress; the last report: {self._state.activity}",
             deadline_seconds=watchdog.limit_seconds,
             waited_seconds=watchdog.silent_seconds,
         )

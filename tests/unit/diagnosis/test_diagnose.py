@@ -65,7 +65,7 @@ def test_what_takes_no_longer_than_usual_is_shown_and_holds_nothing() -> None:
 def test_an_explorer_without_work_does_not_hold_the_trainer_that_works() -> None:
     idle = wait("explorer", "buffer", 400, "explore step 13 needs weights version 12")
     assert diagnose(snapshot(member("explorer", idle))).state is DiagnosisState.WORKING
-    silent = wait("trainer", "ranks", 60, "a sign of life; the last one: training", 3540)
+    silent = wait("trainer", "ranks", 60, "to report progress; the last report: training", 3540)
     verdict = diagnose(snapshot(member("explorer", idle), member("trainer", silent)))
     assert verdict.cause == "trainer waits for ranks"
     assert "restarts them from the newest checkpoint" in verdict.text

@@ -47,7 +47,7 @@ def test_a_cause_is_said_once_when_it_has_lasted_and_once_when_it_is_over(
 
 
 def test_a_model_that_is_loaded_is_told_of_elsewhere() -> None:
-    loads = wait("trainer", "ranks", 90, "a sign of life; the last one: starting the ranks")
+    loads = wait("trainer", "ranks", 90, "to report progress; the last report: starting the ranks")
     loading = snapshot(member("trainer", loads, phase=MemberPhase.PREPARING))
     assert diagnose(loading).state is DiagnosisState.HELD
     assert without_startup(diagnose(loading), loading) is WORKING_ALL_ALONG
