@@ -94,12 +94,8 @@ def _rows(evaluation: Evaluation, first: Evaluation | None) -> Iterator[str]:
     for name in shown_order(evaluation.metrics):
         value = evaluation.metrics[name]
         then = first.metrics.get(name) if first else None
-        was = f"{then.mean:.3f} ± {then.standard_error:.3f}" if then else ""
         failed = failed_runs_text(evaluation)
-        yield (
-            f"| {evaluation.taskset} | {name} | {was} | {value.mean:.3f} ± "
-            f"{value.standard_error:.3f} | {value.n}{failed} |"
-        )
+        yield f"| {evaluation.taskset} | {name} | {then or ''} | {value} | {value.n}{failed} |"
 
 
 def _stage_line(stage: StagePlan) -> str:

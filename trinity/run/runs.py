@@ -76,7 +76,7 @@ def result_lines(summary: RunSummary) -> Iterator[str]:
 def _evaluation(done: Evaluation) -> str:
     failed = failed_runs_text(done)
     figures = "  ".join(
-        f"{name} {value.mean:.3f} ± {value.standard_error:.3f} (n={value.n}{failed})"
+        f"{name} {value} (n={value.n}{failed})"
         for name, value in ((name, done.metrics[name]) for name in shown_order(done.metrics))
     )
     return f"{done.stage} version {done.version} on {done.taskset}: {figures}"

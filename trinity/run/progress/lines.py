@@ -156,10 +156,7 @@ def _warning_text(stage: StageProgressView, name: str) -> str:
 
 def evaluation_line(done: Evaluation) -> str:
     """Formats an evaluation in one line."""
-    shown = "  ".join(
-        f"{name} {done.metrics[name].mean:.3f} ± {done.metrics[name].standard_error:.3f}"
-        for name in shown_order(done.metrics)
-    )
+    shown = "  ".join(f"{name} {done.metrics[name]}" for name in shown_order(done.metrics))
     return (
         f"[{done.stage}] evaluation of version {done.version} on {done.taskset}: {shown}"
         f"  (n={done.num_tasks}{failed_runs_text(done)})"

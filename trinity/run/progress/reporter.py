@@ -92,10 +92,9 @@ def _details(stage: StageProgressView) -> RenderableType:
     elif (loss := figures.loss(stage)) is not None:
         grid.add_row("loss", f"{loss:.4f}")
     if (done := figures.last_evaluation(stage)) is not None:
-        shown = done.headline()
-        figure = f"{shown.mean:.3f} ± {shown.standard_error:.3f}"
         grid.add_row(
-            "accuracy", f"{figure}  held out, version {done.version}{failed_runs_text(done)}"
+            "accuracy",
+            f"{done.headline()}  held out, version {done.version}{failed_runs_text(done)}",
         )
     if (speed := figures.tokens_per_second(stage)) is not None:
         grid.add_row("tokens/s", f"{speed:,.0f}")

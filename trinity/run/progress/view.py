@@ -47,6 +47,9 @@ class MeanWithError(BaseModel):
     of_runs: dict[str, float] = Field(default_factory=dict)
     """If a task has several runs: `std@4`, `best@2`, `worst@2`, `pass@2`, as means over tasks."""
 
+    def __str__(self) -> str:
+        return f"{self.mean:.3f} ± {self.standard_error:.3f}"
+
 
 class FailedRuns(Protocol):
     """The failed runs of an evaluation."""
