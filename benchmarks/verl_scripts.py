@@ -23,10 +23,9 @@ from pathlib import Path
 from trinity.config.check import check_file
 from trinity.errors import UserError
 from trinity.verl.convert import Converted, convert
-from trinity.verl.settings import VerlSettings, read_sources
+from trinity.verl.settings import read_starts
 from trinity.verl.shell.variables import UNKNOWN
 
-_SEVERAL = re.compile(r"starts veRL \d+ times \(lines (\d+)")
 NO_COUNTERPART = "has no counterpart"
 _MISSING = "Without counterpart here:"
 _KEY = re.compile(r"\s*(?:- )?([\w./@-]+)=(.*)")
@@ -104,23 +103,15 @@ def table(outcomes: list[ScriptOutcome]) -> Iterator[str]:
 
 
 def outcome_of(path: Path) -> ScriptOutcome:
-    """Converts and checks a script; the first command of one that starts veRL several times."""
+    """Converts and checks a script; one that starts veRL several times has all their reasons."""
+    reasons: dict[str, None] = {}
     try:
-        converted = convert(_read(path))
+        for settings in read_starts([str(path)]):
+            converted = convert(settings)
+            reasons |= dict.fromkeys((*missing_keys(converted), *_mistakes(converted)))
     except UserError as error:
         return ScriptOutcome(path, is_converted=False, reasons=(" ".join(str(error).split()),))
-    reasons = (*missing_keys(converted), *_mistakes(converted))
-    return ScriptOutcome(path, is_converted=True, reasons=reasons)
-
-
-def _read(path: Path) -> VerlSettings:
-    try:
-        return read_sources([str(path)])
-    except UserError as error:
-        found = _SEVERAL.search(str(error))
-        if found is None:
-            raise
-        return read_sources([str(path)], None, int(found[1]))
+    return ScriptOutcome(path, is_converted=True, reasons=tuple(reasons))
 
 
 def missing_keys(converted: Converted) -> list[str]:
@@ -129,7 +120,7 @@ def missing_keys(converted: Converted) -> list[str]:
     for line in converted.report:
         title = title if line.startswith(" ") else line
         if title == _MISSING and (key := _KEY.match(line)):
-            is_unknown = key[2].startswith(f"{UNKNOWN} ")
+            is_unknown = key[2].startswith((f"{UNKNOWN} ", "${oc.env:"))
             why = "waits for a value that the script does not set" if is_unknown else NO_COUNTERPART
             found.append(f"{key[1]} {why}")
     return found

@@ -1,6 +1,7 @@
 """`trinity config from-verl`: scripts and configurations of veRL as YAML of this system."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -11,8 +12,9 @@ from trinity.errors import UserError
 from trinity.run.output import write_errors
 from trinity.runtime.owned_places import write_new_file
 from trinity.verl.back import verl_command
+from trinity.verl.checkout import checkout_at
 from trinity.verl.convert import Converted, convert
-from trinity.verl.settings import read_sources
+from trinity.verl.settings import read_sources, read_starts
 from trinity.verl.work import ConversionOptions
 from trinity.verl.written_rows import write_rows
 
@@ -57,6 +59,15 @@ VersionOption = Annotated[
         show_default=False,
     ),
 ]
+VerlOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--verl",
+        metavar="PATH",
+        help="The veRL, or copy of it, that the script was written for; else the one around it.",
+        show_default=False,
+    ),
+]
 ForceOption = Annotated[bool, typer.Option("--force", help="Overwrite the output.")]
 RowsOption = Annotated[
     Path | None,
@@ -87,6 +98,7 @@ def from_verl(
     engine_num: EngineNumOption = None,
     sync_offset: SyncOffsetOption = None,
     verl_version: VersionOption = None,
+    verl: VerlOption = None,
     force: ForceOption = False,
     write_rows_to: RowsOption = None,
     write_rows_seconds: RowsSecondsOption = 3600,
@@ -109,23 +121,30 @@ def from_verl(
             "--engine-num": engine_num,
             "--write-rows": write_rows_to,
             "--verl-version": verl_version,
+            "--verl": verl,
         }
         refuse_ignored("--to-verl", {**of_sources, "--sync-offset": sync_offset})
         _write_command(verl_command(_read(to_verl), to_verl), output, force=force)
         return
-    settings = read_sources(sources, _environment(env or []), line)
-    rows = None
-    if write_rows_to is not None:
-        rows = write_rows(settings, write_rows_to, write_rows_seconds)
-        print(rows.summary, file=sys.stderr)
+    if verl is not None and verl_version is not None:
+        raise UserError("--verl names a veRL, whose version counts: leave --verl-version out")
     choices = ConversionOptions(
-        engine_num=engine_num, sync_offset=sync_offset, rows=rows, verl_version=verl_version
+        engine_num=engine_num,
+        sync_offset=sync_offset,
+        verl_version=verl_version,
+        checkout=None if verl is None else checkout_at(verl),
     )
-    converted = convert(settings, choices)
-    if output is None:
-        sys.stdout.write(converted.yaml)
+    given = _environment(env or [])
+    if output is None or write_rows_to is not None:
+        settings = read_sources(sources, given, line)
+        if write_rows_to is not None:
+            rows = write_rows(settings, write_rows_to, write_rows_seconds)
+            print(rows.summary, file=sys.stderr)
+            choices = replace(choices, rows=rows)
+        starts = [settings]
     else:
-        _write(output, converted, force=force)
+        starts = read_starts(sources, given, line)
+    _write_all(output, [convert(settings, choices) for settings in starts], force=force)
 
 
 def _environment(options: list[str]) -> dict[str, str]:
@@ -157,6 +176,16 @@ def _write_text(path: Path, text: str, *, force: bool) -> None:
             path.write_text(text, encoding="utf-8")
         else:
             write_new_file(path, text, "give another name, or --force to overwrite it")
+
+
+def _write_all(output: Path | None, results: list[Converted], *, force: bool) -> None:
+    """Prints the only result, or writes each, with its number if there are several."""
+    for number, converted in enumerate(results, 1):
+        if output is None:
+            sys.stdout.write(converted.yaml)
+            continue
+        numbered = output.with_stem(f"{output.stem}_{number}")
+        _write(numbered if len(results) > 1 else output, converted, force=force)
 
 
 def _write(path: Path, converted: Converted, *, force: bool) -> None:

@@ -15,9 +15,8 @@ from trinity.verl.rules.batches import NEVER, STEP_COUNTS
 from trinity.verl.rules.data import TRUTH
 from trinity.verl.rules.losses import ARGUMENTS, BYPASS_LOSSES, LOSS_ARGUMENTS, LOSS_NAMES
 from trinity.verl.rules.rewards import DAPO_REWARD
-from trinity.verl.settings import shell_word
 from trinity.verl.table.rollout import AGENT, MULTI_TURN
-from trinity.verl.values import FloatLoader, JsonValue
+from trinity.verl.values import FloatLoader, JsonValue, shell_word
 from trinity.verl.work import ACTOR
 
 _INPUT = "buffer.explorer_input"

@@ -68,6 +68,21 @@ class Checkout:
         return dict(_composed(self.folder / _CONFIG, f"{name.removesuffix('.yaml')}.yaml", ()))
 
 
+def checkout_at(path: Path) -> Checkout:
+    """The checkout in a folder that the user gives: of the package, around it or below.
+
+    Raises: UserError if none is there.
+    """
+    folder = path.expanduser().resolve()
+    around = [Checkout(above) for above in (folder, folder.parent) if (above / _CONFIG).is_dir()]
+    below = [found.parents[2] for found in sorted(folder.glob("*/verl/trainer/config"))]
+    if around or len(below) == 1:
+        return around[0] if around else Checkout(below[0])
+    several = ", ".join(str(each) for each in below)
+    hint = f"choose one of {several}" if below else "give the folder that has `verl/trainer/config`"
+    raise UserError(f"--verl {path} holds {'several veRLs' if below else 'no veRL'}: {hint}")
+
+
 def find_checkout(path: Path) -> Checkout | None:
     """The nearest checkout around a file: a folder above it, or one folder below such a root."""
     for above in path.resolve().parents:

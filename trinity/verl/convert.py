@@ -3,9 +3,11 @@
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from trinity.errors import UserError
 from trinity.verl.defaults import apply_defaults
+from trinity.verl.fork_code import SWITCHES, is_switch, where_read
 from trinity.verl.key_table import find_row, near_key
 from trinity.verl.row import TRAINER_CONFIG, KeyConversion, KeyRow
 from trinity.verl.rules.agents import convert_agents
@@ -273,7 +275,7 @@ def convert(settings: VerlSettings, choices: ConversionOptions | None = None) ->
     if any(name in settings.module for name in NOT_TRAINING):
         raise UserError(f"{settings.module} trains nothing: give the script or file that trains")
     work = Conversion(settings=settings, choices=choices or ConversionOptions())
-    apply_defaults(settings, work.choices.verl_version)
+    work.checkout = apply_defaults(settings, work.choices.verl_version, work.choices.checkout)
     work.report.advice += settings.advice
     for rule in SUPERVISED_RULES if settings.is_supervised else RULES:
         rule(work)
@@ -320,9 +322,7 @@ def _convert_setting(work: Conversion, setting: VerlSetting) -> None:
     elif row is None and setting.value is None:
         work.report.not_needed.append((setting, "null leaves it to the default"))
     elif row is None:
-        near = near_key(setting.key, supervised=work.settings.is_supervised)
-        hint = f"; did you mean `{near}`?" if near else ""
-        work.report.missing.append((setting, UNKNOWN_KEY + hint))
+        _report_unknown(work, setting)
     elif setting.value is None:
         work.report.not_needed.append((setting, "null leaves it to the default"))
     elif setting.value == {}:
@@ -333,6 +333,30 @@ def _convert_setting(work: Conversion, setting: VerlSetting) -> None:
         work.report.not_needed.append((setting, "the algorithm has no critic"))
     else:
         _convert_by_row(work, setting, row)
+
+
+def _report_unknown(work: Conversion, setting: VerlSetting) -> None:
+    """Reports a key that veRL does not have: where the code of the script's own veRL reads it."""
+    folder = None if work.checkout is None else work.checkout.folder
+    if folder is None or setting.key.startswith("hydra."):
+        near = near_key(setting.key, supervised=work.settings.is_supervised)
+        hint = f"; did you mean `{near}`?" if near else ""
+        work.report.missing.append((setting, UNKNOWN_KEY + hint))
+    elif not (where := where_read(folder, setting.key)):
+        work.report.not_needed.append((setting, f"no code in {folder} reads it"))
+    elif switch := _switched_off(work, folder, setting.key):
+        work.report.not_needed.append((setting, f"`{switch}` is false"))
+    else:
+        answer = f"{where} reads it: write that as a part of your own"
+        work.report.missing.append((setting, answer))
+
+
+def _switched_off(work: Conversion, folder: Path, key: str) -> str:
+    """The switch of a key's section that is off; empty if there is none or it is on."""
+    section = key.rpartition(".")[0]
+    switches = (f"{section}.{name}" for name in SWITCHES if section)
+    off = (name for name in switches if work.settings.peek(name) is False)
+    return next((name for name in off if is_switch(folder, name)), "")
 
 
 def _convert_by_row(work: Conversion, setting: VerlSetting, row: KeyRow) -> None:

@@ -33,13 +33,17 @@ _NOT_SAID: tuple[JsonValue, ...] = (None, False, 0, "", [], {}, -1)
 _MOST_NAMED = 12
 
 
-def apply_defaults(settings: VerlSettings, version: str | None = None) -> None:
+def apply_defaults(
+    settings: VerlSettings, version: str | None = None, checkout: Checkout | None = None
+) -> Checkout | None:
     """Sets keys that the sources leave out and that were not always as they are today.
 
-    They are those of `version`, else of the checkout around the first source, else of today.
+    They are those of `version`, else of the checkout, else of the one around the first source,
+    else of today. Returns the checkout that was read.
     """
-    checkout = None
-    if version is None and settings.path is not None:
+    if version is not None:
+        checkout = None
+    elif checkout is None and settings.path is not None:
         checkout = find_checkout(settings.path)
     rows: tuple[Default, ...] = (*CHANGED, *kept_defaults())
     if settings.is_supervised:
@@ -57,6 +61,7 @@ def apply_defaults(settings: VerlSettings, version: str | None = None) -> None:
     else:
         _advise(settings, rows)
     settings.fill_in_references()
+    return checkout
 
 
 def _apply_checkout(settings: VerlSettings, checkout: Checkout, rows: tuple[Default, ...]) -> None:

@@ -43,7 +43,6 @@ MISSING = "???"
 """Hydra's placeholder of a value that must be given."""
 _MIN_KEYS_OF_OTHER_LAUNCHER = 4
 _LAUNCHER = {"nproc_per_node", "nproc-per-node", "nnodes"}
-_VARIABLE = re.compile(r"\$\{oc\.env:(\w+)(?:,([^}]*))?\}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,10 +239,30 @@ def _folders_of_modules(words: Sequence[ExpandedField], folder: str) -> Iterator
         yield f"{module.replace('.', '/').rpartition('/')[0]}/{folder}".lstrip("/")
 
 
-def read_sources(
+def read_starts(
     arguments: Sequence[str], environment: Mapping[str, str] | None = None, line: int | None = None
+) -> list[VerlSettings]:
+    """Reads all `arguments` once for each time that their script starts veRL.
+
+    Raises: UserError as `read_sources` does.
+    """
+    found = [0]
+    for path in arguments:
+        if read_override(path) is None and not path.endswith(_YAML):
+            script = read_script(_text(path), path, environment or {})
+            found = [*range(len(_starts(script, line)))] or [0]
+    return [read_sources(arguments, environment, line, position) for position in found]
+
+
+def read_sources(
+    arguments: Sequence[str],
+    environment: Mapping[str, str] | None = None,
+    line: int | None = None,
+    position: int | None = None,
 ) -> VerlSettings:
-    """Reads all `arguments`, later over earlier ones; `line` selects one of a script's commands.
+    """Reads all `arguments`, later over earlier ones.
+
+    `line` selects one of a script's commands, `position` one of those that start veRL.
 
     Raises: UserError for an argument that is not a script, YAML file or override, or for a script
     that does not start veRL.
@@ -258,7 +277,7 @@ def read_sources(
         if argument.endswith(_YAML):
             _read_yaml(settings, argument)
         else:
-            _read_script(settings, argument, environment or {}, line)
+            _read_script(settings, argument, environment or {}, line, position)
     settings.fill_in_references()
     return settings
 
@@ -343,11 +362,15 @@ def _flat(tree: Mapping[str, JsonValue], prefix: str) -> Iterator[tuple[str, Jso
 
 
 def _read_script(
-    settings: VerlSettings, path: str, environment: Mapping[str, str], line: int | None
+    settings: VerlSettings,
+    path: str,
+    environment: Mapping[str, str],
+    line: int | None,
+    position: int | None,
 ) -> None:
     text = _text(path)
     script = read_script(text, path, environment)
-    command = _launch_command(script, path, line)
+    command = _launch_command(script, path, line, position)
     if (own := user_config_file(command.words, Path(path))) is not None:
         _read_yaml(settings, str(own))
     path = Path(path).name
@@ -415,23 +438,28 @@ def _read_word(
         settings.remarks.append(f"{where}: `{word.text}` is not key=value and is left out")
 
 
-def _launch_command(script: Script, path: str, line: int | None) -> Command:
-    """Returns the command that starts veRL."""
+def _starts(script: Script, line: int | None) -> list[Command]:
+    """Returns the commands that start veRL, those on the line if there are any."""
     found = [command for command in script.commands if _starts_verl(command)]
-    if line is not None:
-        found = [command for command in found if command.line == line] or found
+    return [command for command in found if command.line == line] or found
+
+
+def _launch_command(script: Script, path: str, line: int | None, position: int | None) -> Command:
+    """Returns the command that starts veRL; of a loop's, the first unless a position is given."""
+    found = _starts(script, line)
     if not found:
         guesses = "".join(f"\n  line {note.line}: {_line(note)}" for note in script.notes)
         raise UserError(
             f"{path} starts no veRL: give the script with `python3 -m verl...`, or the values that "
             f"it waits for as --env NAME=VALUE{guesses}"
         )
-    if len(found) > 1:
-        lines = ", ".join(str(command.line) for command in found)
+    lines = dict.fromkeys(str(command.line) for command in found)
+    if len(lines) > 1 and position is None:
         raise UserError(
-            f"{path} starts veRL {len(found)} times (lines {lines}): choose one with --line"
+            f"{path} starts veRL {len(found)} times (lines {', '.join(lines)}): choose one with "
+            "--line, or give --output, which writes a file of each"
         )
-    return found[0]
+    return found[position or 0]
 
 
 def _line(note: ScriptNote) -> str:
@@ -461,33 +489,3 @@ def _stray_keys(settings: VerlSettings, script: Script, launch: Command, path: s
                 f"{launch.line}, the shell does not pass them on: fix the continued lines if "
                 "they are intended"
             )
-
-
-def shell_word(key: str, value: JsonValue) -> str:
-    """`key=value`, quoted for the shell."""
-    text = f"{key}={_hydra(value)}"
-    if "${" in text:
-        shell = _VARIABLE.sub(_as_variable, text.replace('"', "'"))
-        return f'"{shell}"'
-    return text if re.fullmatch(r"[\w./=:@%+,-]*", text) else "'" + text.replace("'", '"') + "'"
-
-
-def _as_variable(found: re.Match[str]) -> str:
-    return f"${found[1]}" if found[2] is None else f"${{{found[1]}:-{found[2]}}}"
-
-
-def _hydra(value: JsonValue) -> str:
-    match value:
-        case None:
-            return "null"
-        case bool():
-            return str(value)
-        case list():
-            return "[" + ",".join(_quoted(inner) for inner in value) + "]"
-        case dict():
-            return "{" + ",".join(f"{name}:{_quoted(v)}" for name, v in value.items()) + "}"
-    return str(value)
-
-
-def _quoted(value: JsonValue) -> str:
-    return f"'{value}'" if isinstance(value, str) else _hydra(value)

@@ -18,6 +18,7 @@ _INTEGER = re.compile(r"[+-]?\d(_?\d)*")
 _FLOAT = re.compile(r"[+-]?((\d(_?\d)*)?\.\d+|\d(_?\d)*\.?)([eE][+-]?\d+)?|[+-]?inf|nan")
 _WORDS: dict[str, bool | None] = {"true": True, "false": False, "null": None}
 
+_VARIABLE = re.compile(r"\$\{oc\.env:(\w+)(?:,([^}]*))?\}")
 _SEGMENT = re.compile(r"[^A-Za-z0-9._-]+")
 _LAYERS_OF_MEGATRON = {
     "linear_qkv": "q_proj,k_proj,v_proj",
@@ -222,3 +223,33 @@ def as_target_modules(value: JsonValue) -> JsonValue:
     """Joins a list to one text with commas, in the names of Hugging Face's layout."""
     names = [str(item) for item in value] if isinstance(value, list) else [str(value)]
     return ",".join(_LAYERS_OF_MEGATRON.get(name, name) for name in names)
+
+
+def shell_word(key: str, value: JsonValue) -> str:
+    """`key=value`, quoted for the shell."""
+    text = f"{key}={_hydra(value)}"
+    if "${" in text:
+        shell = _VARIABLE.sub(_as_variable, text.replace('"', "'"))
+        return f'"{shell}"'
+    return text if re.fullmatch(r"[\w./=:@%+,-]*", text) else "'" + text.replace("'", '"') + "'"
+
+
+def _as_variable(found: re.Match[str]) -> str:
+    return f"${found[1]}" if found[2] is None else f"${{{found[1]}:-{found[2]}}}"
+
+
+def _hydra(value: JsonValue) -> str:
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return str(value)
+        case list():
+            return "[" + ",".join(_quoted(inner) for inner in value) + "]"
+        case dict():
+            return "{" + ",".join(f"{name}:{_quoted(v)}" for name, v in value.items()) + "}"
+    return str(value)
+
+
+def _quoted(value: JsonValue) -> str:
+    return f"'{value}'" if isinstance(value, str) else _hydra(value)

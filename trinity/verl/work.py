@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import yaml
 
 from trinity.errors import UserError
+from trinity.verl.checkout import Checkout
 from trinity.verl.settings import VerlSetting, VerlSettings
 from trinity.verl.values import JsonValue
 from trinity.verl.written_rows import WrittenRows
@@ -229,6 +230,8 @@ class ConversionOptions:
     """Rows that were produced by the script's dataset class, if they were written."""
     verl_version: str | None = None
     """The version that the script was written for; None is that of the checkout around it."""
+    checkout: Checkout | None = None
+    """The veRL that the script was written for; None is the one around it, if there is one."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -239,6 +242,8 @@ class Conversion:
     choices: ConversionOptions = ConversionOptions()
     draft: Draft = field(default_factory=Draft)
     report: ConversionReport = field(default_factory=ConversionReport)
+    checkout: Checkout | None = None
+    """The veRL whose defaults and code are read."""
 
     @property
     def has_critic(self) -> bool:
@@ -262,10 +267,16 @@ class Conversion:
     def integer(self, verl: str, default: int) -> int:
         """Takes the number that a key holds, or its default.
 
+        A value that waits for a variable is reported, with veRL's default until it is given.
         Raises: UserError if it is not a number, as the arithmetic of batches needs one.
         """
         setting = self.settings.take(verl)
         if setting is None or setting.value is None:
+            return default
+        if names := _VARIABLE.findall(str(setting.value)):
+            give = " ".join(f"--env {name}=<number>" for name in names)
+            answer = f"give {give}: until then veRL's default of {default} stands here"
+            self.report.missing.append((setting, answer))
             return default
         try:
             if isinstance(setting.value, bool | list | dict):

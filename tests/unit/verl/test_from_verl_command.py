@@ -75,3 +75,25 @@ def test_no_heavy_library_is_loaded(script: str) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_a_script_with_several_starts_becomes_several_files(tmp_path: Path) -> None:
+    path, output = tmp_path / "run.sh", tmp_path / "job.yaml"
+    path.write_text(
+        "for n in 1 2; do python3 -m verl.trainer.main_ppo data.max_prompt_length=$n; done"
+    )
+    assert "max_prompt_tokens: 1 " in run(str(path))
+    run(str(path), "-o", str(output))
+    found = [tmp_path / f"job_{number}.yaml" for number in (1, 2)]
+    assert [f"max_prompt_tokens: {n} " in each.read_text() for n, each in enumerate(found, 1)] == [
+        True,
+        True,
+    ]
+    assert not output.exists()
+
+
+def test_a_copy_and_a_version_exclude_each_other(script: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="leave --verl-version out"):
+        run(script, "--verl", str(tmp_path), "--verl-version", "0.2")
+    with pytest.raises(UserError, match="holds no veRL"):
+        run(script, "--verl", str(tmp_path))

@@ -1,6 +1,7 @@
 """A script is read as the shell would run it, without running anything."""
 
 import shlex
+from pathlib import Path
 
 import pytest
 from hypothesis import example, given
@@ -263,3 +264,96 @@ def test_a_variable_that_the_script_treats_as_optional_is_empty() -> None:
     assert words(name) == ["start", "n=a"]
     assert words(name, S="x") == ["start", "n=a-x"]
     assert words("start n=a${S}") == ["start", "n=a${oc.env:S}"]
+
+
+START = "python3 -m verl.trainer.main_ppo data.train_batch_size=8"
+
+
+def starts(text: str) -> list[list[str]]:
+    """The words of every command that has veRL's module among them."""
+    found = ([word.text for word in command.words] for command in script(text).commands)
+    return [texts for texts in found if "verl.trainer.main_ppo" in texts]
+
+
+@as_subtests(
+    ("written", "expected"),
+    [
+        ("$[128]", "128"),
+        ("$[$N * 8]", "32"),
+        ("$[(N + 1) * 2]", "10"),
+        ('"a$[1 + 1]b"', "a2b"),
+        ("$(expr 3 + $N)", "7"),
+        ("$(expr $UNSET_NUMBER + no)", "UNKNOWN"),
+    ],
+)
+def test_older_arithmetic_is_computed(written: str, expected: str) -> None:
+    assert words(f"N=4\nstart {written}") == ["start", expected]
+
+
+def test_a_process_in_the_place_of_a_file_is_one_word() -> None:
+    (start, log) = script(f"{START} 2>&1 | tee a.log >(tee b.log > /dev/null)").commands
+    assert [word.text for word in start.words][-1] == "data.train_batch_size=8"
+    assert [word.text for word in log.words] == ["tee", "a.log", ">(tee b.log > /dev/null)"]
+    assert words('start "a >(b" c') == ["start", "a >(b", "c"]
+
+
+@as_subtests(
+    "written",
+    [
+        f'tmux send-keys -t train "{START}" C-m',
+        f"nohup {START} > log 2>&1 &",
+        f"srun --nodes=2 bash -c '{START}'",
+        f'docker run --gpus all image bash -c "cd /w && {START}"',
+        f"sbatch --wrap='{START}'",
+        f'CMD="{START}"\neval "$CMD"',
+        f"ray job submit --address=a -- {START}",
+    ],
+)
+def test_a_start_within_another_command_is_read(written: str) -> None:
+    assert starts(written)[-1][-1] == "data.train_batch_size=8"
+
+
+@as_subtests(
+    "written",
+    [f'echo "{START}"', f"cat > run.sh <<'EOF'\n{START}\nEOF", 'tmux send-keys "ls a=b" C-m'],
+)
+def test_a_text_that_is_only_shown_is_no_start(written: str) -> None:
+    assert starts(written) == []
+
+
+@as_subtests(
+    ("header", "expected"),
+    [
+        ("for s in 1 2 3", ["1", "2", "3"]),
+        ("for s in {4..6}", ["4", "5", "6"]),
+        ("for s in $(seq 2 3)", ["2", "3"]),
+        ("for s in $(seq 5 -2 1)", ["5", "3", "1"]),
+        ("for s in x", ["x"]),
+        ("while read s", ["${oc.env:s}"]),
+    ],
+)
+def test_a_loop_over_words_is_read_once_for_each(header: str, expected: list[str]) -> None:
+    found = starts(f"{header}; do {START} data.seed=$s; done")
+    assert [texts[-1] for texts in found] == [f"data.seed={value}" for value in expected]
+
+
+def test_break_and_continue_leave_a_loop() -> None:
+    text = f"""for s in 1 2 3 4; do
+  if [ $s = 2 ]; then continue; fi
+  if [ $s = 4 ]; then break; fi
+  {START} data.seed=$s
+done"""
+    assert [texts[-1] for texts in starts(text)] == ["data.seed=1", "data.seed=3"]
+
+
+def test_a_sourced_file_of_the_repository_is_read_and_others_are_not(tmp_path: Path) -> None:
+    (tmp_path / "project" / "scripts").mkdir(parents=True)
+    (tmp_path / "project" / "setup.py").touch()
+    (tmp_path / "project" / "env.sh").write_text("N=7\nsource env.sh\nstart again")
+    (tmp_path / "outside.sh").write_text("N=9")
+    path = tmp_path / "project" / "scripts" / "run.sh"
+    text = "source env.sh\n. ../../outside.sh\nstart $N"
+    found = read_script(text, str(path))
+    assert [word.text for word in found.commands[-1].words] == ["start", "7"]
+    assert {command.line for command in found.commands[:-1]} == {1}
+    assert [note.line for note in found.notes if "outside" in note.text] == [2]

@@ -447,7 +447,9 @@ class Expander:
 
     def _value(self, piece: str, line: int, unset_is_empty: bool) -> ExpandedField:
         if piece.startswith("$((") and piece.endswith("))"):
-            return ExpandedField(self._arithmetic(piece, line), line)
+            return ExpandedField(self._arithmetic(piece, piece[3:-2], line), line)
+        if piece.startswith("$["):
+            return ExpandedField(self._arithmetic(piece, piece[2:-1], line), line)
         if piece[0] == "`" or piece.startswith("$("):
             command = piece[1:-1] if piece[0] == "`" else piece[2:-1]
             output = self._substitute(command, line)
@@ -463,8 +465,8 @@ class Expander:
             unset_is_empty=unset_is_empty,
         )
 
-    def _arithmetic(self, piece: str, line: int) -> str:
-        inside = self.expand(piece[3:-2], line, unset_is_empty=True)
+    def _arithmetic(self, piece: str, written: str, line: int) -> str:
+        inside = self.expand(written, line, unset_is_empty=True)
         try:
             return str(evaluate_arithmetic(inside, lambda name: self.expand(f"${name}", line)))
         except ValueError:

@@ -94,12 +94,13 @@ Node = (
 )
 
 
-def parse(text: str, name: str, first_line: int = 1) -> CommandList:
+def parse(text: str, name: str, first_line: int = 1, *, on_one_line: bool = False) -> CommandList:
     """Returns the commands of `text`, which messages call `name`.
 
+    With `on_one_line` all of them count as written on the first line.
     Raises: UserError naming the line that cannot be parsed.
     """
-    parser = _Parser(Lexer(text, name, first_line).tokens(), name)
+    parser = _Parser(Lexer(text, name, first_line, on_one_line=on_one_line).tokens(), name)
     block = parser.block(set())
     if (token := parser.peek()) is not None:
         parser.refuse(token)

@@ -1,11 +1,13 @@
 """Walks a script's syntax tree and collects the commands that it would start."""
 
-import posixpath
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from pathlib import Path
 
+from trinity.errors import UserError
+from trinity.verl.shell.conditions import evaluate_condition
 from trinity.verl.shell.expansion import Expander, evaluate_arithmetic
 from trinity.verl.shell.parser import (
     AndOrList,
@@ -19,17 +21,9 @@ from trinity.verl.shell.parser import (
     SimpleCommand,
     parse,
 )
+from trinity.verl.shell.substitution import Substitution
 from trinity.verl.shell.tokens import Token
 from trinity.verl.shell.variables import ARGUMENTS, ExpandedField, ScriptNote, Variables
-
-_NUMBERS: dict[str, Callable[[int, int], bool]] = {
-    "-eq": lambda a, b: a == b,
-    "-ne": lambda a, b: a != b,
-    "-lt": lambda a, b: a < b,
-    "-le": lambda a, b: a <= b,
-    "-gt": lambda a, b: a > b,
-    "-ge": lambda a, b: a >= b,
-}
 
 _ASSIGNMENT = re.compile(
     r"(?P<name>[A-Za-z_]\w*)(?:\[(?P<key>[^\]]+)\])?(?P<sign>\+?=)(?P<value>.*)", re.DOTALL
@@ -45,136 +39,19 @@ _OF_FUNCTIONS = {"local", "declare", "typeset"}
 _MAX_DEPTH = 20
 """Calls of functions within one another that are followed."""
 _QUIET = {"set", "exit", "return", "break", "continue", "wait", "trap", "shopt", ":"}
-
-
-def evaluate_condition(words: Sequence[str]) -> bool | None:
-    """True if a condition holds; None if the texts alone do not decide it."""
-    return _Condition(list(words)).result()
-
-
-class _Condition:
-    """Parser of a disjunction of conjunctions of comparisons, from left to right."""
-
-    def __init__(self, words: list[str]) -> None:
-        self._words = words
-
-    def result(self) -> bool | None:
-        """The condition's value; None if it is undecided, or if words are left over."""
-        value = self._any()
-        return value if not self._words else None
-
-    def _any(self) -> bool | None:
-        value = self._all()
-        while self._take("-o", "||"):
-            other = self._all()
-            value = True if value or other else None if None in (value, other) else False
-        return value
-
-    def _all(self) -> bool | None:
-        value = self._one()
-        while self._take("-a", "&&"):
-            other = self._one()
-            value = False if False in (value, other) else None if None in (value, other) else True
-        return value
-
-    def _one(self) -> bool | None:
-        words = self._words
-        if len(words) > 1 and words[0] == "!":
-            words.pop(0)
-            inner = self._one()
-            return None if inner is None else not inner
-        if len(words) > 2 and words[0] == "(":
-            words.pop(0)
-            inner = self._any()
-            return inner if self._take(")") else None
-        if len(words) >= 3 and _is_comparison(words[1]):
-            left, operator, right = words[:3]
-            del words[:3]
-            return _compare(left, operator, right)
-        if len(words) >= 2 and words[0].startswith("-"):
-            operator, text = words[:2]
-            del words[:2]
-            return _ask(operator, text)
-        return bool(words.pop(0)) if words else False
-
-    def _take(self, *operators: str) -> bool:
-        if self._words and self._words[0] in operators:
-            self._words.pop(0)
-            return True
-        return False
-
-
-def _is_comparison(word: str) -> bool:
-    return word in _NUMBERS or word in ("=", "==", "!=")
-
-
-def _compare(left: str, operator: str, right: str) -> bool | None:
-    if operator in _NUMBERS:
-        try:
-            return _NUMBERS[operator](int(left), int(right))
-        except ValueError:
-            return None
-    return fnmatchcase(left, right) == (operator != "!=")
-
-
-def _ask(operator: str, text: str) -> bool | None:
-    if operator in ("-z", "-n"):
-        return (not text) == (operator == "-z")
-    return None
-
-
-class Substitution:
-    """Command substitution of one script."""
-
-    def __init__(self, variables: Variables, name: str) -> None:
-        self._variables = variables
-        self._name = name
-        self._expander = Expander(variables, self.output)
-
-    def output(self, text: str, line: int) -> str | None:
-        """The output of the command `text` on `line`; None if it would have to be run."""
-        printed = self._of(parse(text, self._name, line), in_chain=False)
-        return None if printed is None else printed.strip()
-
-    def _of(self, node: Node, *, in_chain: bool) -> str | None:
-        """Output of a node; in a chain, a command that would have to be run counts as failed."""
-        match node:
-            case CommandList(()):  # a comment, as in `# why`
-                return ""
-            case CommandList((only,)):
-                return self._of(only, in_chain=in_chain)
-            case AndOrList(first, rest):
-                output = self._of(first, in_chain=True)
-                for operator, other in rest:
-                    if (output is not None) == (operator == "&&"):
-                        output = self._of(other, in_chain=True)
-                return output
-            case SimpleCommand(words):
-                return self._of_command(words, in_chain=in_chain)
-        return None
-
-    def _of_command(self, words: tuple[Token, ...], *, in_chain: bool) -> str | None:
-        texts = [field.text for word in words for field in self._expander.fields(word)]
-        printed = _printed([text for text in texts if text != "--"])
-        if printed is None and in_chain:
-            self._variables.note_guess(words)
-        return printed
-
-
-def _printed(words: list[str]) -> str | None:
-    match words:
-        case ["echo", *rest]:
-            return " ".join(word for word in rest if word not in ("-n", "-e"))
-        case ["pwd"]:
-            return "."
-        case ["basename", path, *suffix]:
-            base = posixpath.basename(path.rstrip("/"))
-            return base.removesuffix(suffix[0]) if suffix else base
-        case ["dirname", path]:
-            return posixpath.dirname(path) or "."
-        case ["cd", *_]:
-            return ""
-    return None
+_SHELLS = {"apptainer", "bash", "docker", "eval", "podman", "sbatch", "screen", "sh", "singularity"}
+_SHELLS |= {"srun", "ssh", "tmux", "zsh"}
+"""Commands among whose words may be one that is a script."""
+_WRAP = "--wrap="
+"""The option of `sbatch` that holds a script."""
+_STARTS = re.compile(r"\b(python\d?|torchrun|accelerate|deepspeed)\b.*=", re.DOTALL)
+"""A script in a word, as far as it could start veRL."""
+_MAX_ITERATIONS = 32
+_COUNTED = re.compile(r"\{(-?\d+)\.\.(-?\d+)\}")
+"""`{1..3}`."""
+_MAX_BYTES = 2**20
+_TOP_FILES = (".git", "setup.py", "pyproject.toml")
+"""Files that mark the top of a repository."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,6 +104,14 @@ class _Returned(Exception):
         self.succeeded = succeeded
 
 
+class _LeftLoop(Exception):
+    """Ends the loop that is read, or its iteration."""
+
+    def __init__(self, *, is_over: bool) -> None:
+        super().__init__()
+        self.is_over = is_over
+
+
 class _Interpreter:
     def __init__(self, variables: Variables, name: str) -> None:
         self.variables = variables
@@ -236,6 +121,9 @@ class _Interpreter:
         self._functions: dict[str, Node] = {}
         self._replaced: list[dict[str, tuple[ExpandedField, ...] | None]] = []
         """For each function that is being read, the values that its local variables hide."""
+        self._num_loops = 0
+        self._num_files = 0
+        """Loops and sourced files that are being read."""
 
     def run(self, node: Node) -> bool:
         """Walks a node; returns True if it succeeds, as far as that is known."""
@@ -355,13 +243,34 @@ class _Interpreter:
     def _loop(self, node: LoopCommand) -> None:
         if node.condition is not None and self._known(node.condition) is node.ends_when:
             return
-        values = [field for word in node.words for field in self._expander.fields(word)]
+        values = [field for word in node.words for field in _values(word, self._expander)]
+        if node.variable and not node.variable.startswith("((") and values:
+            self._iterate(node, node.variable, values)
+            return
         if node.variable is not None and node.variable.startswith("(("):
             self._let(node.variable[2:].split(";")[0], node.line)
-        elif node.variable and values:
-            self.variables.put(node.variable, (values[0],))
         self.variables.note(node.line, "only the first iteration of the loop is read")
-        self.run(node.body)
+        self._iteration(node)
+
+    def _iterate(self, node: LoopCommand, name: str, values: list[ExpandedField]) -> None:
+        for value in values[:_MAX_ITERATIONS]:
+            self.variables.put(name, (value,))
+            if not self._iteration(node):
+                return
+        if len(values) > _MAX_ITERATIONS:
+            text = f"only the first {_MAX_ITERATIONS} iterations of the loop are read"
+            self.variables.note(node.line, text)
+
+    def _iteration(self, node: LoopCommand) -> bool:
+        """Reads a loop's body; returns False if it ends the loop."""
+        self._num_loops += 1
+        try:
+            self.run(node.body)
+        except _LeftLoop as left:
+            return not left.is_over
+        finally:
+            self._num_loops -= 1
+        return True
 
     def _known(self, condition: CommandList) -> bool | None:
         """The value of a condition that is one test; None if only running could tell."""
@@ -417,12 +326,30 @@ class _Interpreter:
                 self.variables.put_arguments(tuple(fields))
             case "return" if self._replaced:
                 raise _Returned(not arguments or self._expander.text(arguments[0]) == "0")
+            case "break" | "continue" if self._num_loops:
+                raise _LeftLoop(is_over=name == "break")
             case "." | "source":
-                shown = " ".join(word.text for word in command)
-                self.variables.note(command[0].line, f"`{shown}` is not followed")
+                self._source(command)
             case _:
                 return False
         return True
+
+    def _source(self, command: tuple[Token, ...]) -> None:
+        """Reads a file of the same repository, whose lines count as the command's."""
+        line, name = command[0].line, self._name
+        wanted = self._expander.text(command[1]) if len(command) > 1 else ""
+        file = _file_beside(wanted, Path(name)) if self._num_files < _MAX_DEPTH else None
+        if file is None:
+            self.variables.note(line, f"`{command[0].text} {wanted}` is not followed")
+            return
+        self._num_files += 1
+        try:
+            text = file.read_text(encoding="utf-8", errors="replace")
+            self.run(parse(text, file.name, line, on_one_line=True))
+        except UserError as error:
+            self.variables.note(line, f"{file.name} is not followed: {error}")
+        finally:
+            self._num_files -= 1
 
     def _call(self, body: Node, command: tuple[Token, ...]) -> bool:
         """Reads a function with the arguments of a call; its local variables end with it."""
@@ -449,8 +376,22 @@ class _Interpreter:
 
     def _keep(self, words: tuple[Token, ...]) -> None:
         fields = tuple(field for word in words for field in self._expander.fields(word))
-        if fields:
-            self.commands.append(Command(fields))
+        if not fields:
+            return
+        self.commands.append(Command(fields))
+        if {field.text.rpartition("/")[2] for field in fields} & _SHELLS:
+            for field in fields:
+                self._follow(field)
+
+    def _follow(self, field: ExpandedField) -> None:
+        """Reads a script that is one word of a command such as `tmux` or `bash -c`."""
+        text = field.text.removeprefix(_WRAP)
+        if not any(blank in text for blank in " \n") or not _STARTS.search(text):
+            return
+        try:
+            self.run(parse(text, self._name, field.line))
+        except UserError as error:
+            self.variables.note(field.line, f"a script within a word is not read: {error}")
 
     def _assign(self, word: Token, *, is_local: bool = False) -> None:
         found = _ASSIGNMENT.match(word.text)
@@ -483,3 +424,30 @@ class _Interpreter:
             if found is not None:
                 key, value = (self._expander.expand(found[part], token.line) for part in (1, 2))
                 self.variables.put_element(name, key, ExpandedField(value, token.line))
+
+
+def _values(word: Token, expander: Expander) -> list[ExpandedField]:
+    """The fields of a word in the header of a loop, where `{1..3}` are three."""
+    if (found := _COUNTED.fullmatch(word.text)) is None:
+        return expander.fields(word)
+    first, last = int(found[1]), int(found[2])
+    step = 1 if first <= last else -1
+    numbers = range(first, last + step, step)[: _MAX_ITERATIONS + 1]
+    return [ExpandedField(str(number), word.line) for number in numbers]
+
+
+def _file_beside(wanted: str, script: Path) -> Path | None:
+    """The file that a script sources, from its folder or one above within its repository."""
+    folder = script.resolve().parent
+    tops = [
+        above
+        for above in (folder, *folder.parents)
+        if any((above / name).exists() for name in _TOP_FILES)
+    ]
+    top = tops[0] if tops else folder
+    inside = [above for above in (folder, *folder.parents) if above.is_relative_to(top)]
+    for above in inside if wanted else ():
+        file = (above / wanted).resolve()
+        if file.is_relative_to(top) and file.is_file() and file.stat().st_size <= _MAX_BYTES:
+            return file
+    return None

@@ -11,7 +11,11 @@ from trinity.errors import UserError
 CONTINUATIONS = ("\\\n", "\\\r\n")
 """Line continuations, unless they are in single quotes."""
 
-_CLOSERS = {"$(": ")", "${": "}", "((": ")"}
+_CLOSERS = {"$(": ")", "${": "}", "((": ")", "$[": "]"}
+_NESTED = {")": "(", "]": "["}
+"""Brackets that count within an expansion, without a sign in front."""
+_PROCESSES = (">(", "<(")
+"""Openers of commands that stand where a file may."""
 
 REDIRECTIONS = ("&>>", "&>", "<<<", "<<-", "<<", ">>", ">&", "<&", ">|", "<", ">")
 _OPERATORS = (*REDIRECTIONS, ";;", "&&", "||", "|&", ";", "&", "|", "(", ")")
@@ -70,7 +74,7 @@ def _end_of_double_quotes(text: str, start: int) -> int:
 
 def _end_of_nested(text: str, start: int, opener: str) -> int:
     """Index after the closer of an opener, which may contain nested ones of the same kind."""
-    closer = _CLOSERS[opener]
+    closer = _CLOSERS.get(opener, ")")
     position, depth = start + len(opener), len(opener) if opener == "((" else 1
     while position < len(text):
         if text[position] == closer:
@@ -78,7 +82,7 @@ def _end_of_nested(text: str, start: int, opener: str) -> int:
             position += 1
             if depth == 0:
                 return position
-        elif closer == ")" and text[position] == "(":
+        elif text[position] == _NESTED.get(closer):
             depth += 1
             position += 1
         else:
@@ -103,11 +107,14 @@ class Lexer:
     tokens = Lexer(text, "run.sh").tokens()
     """
 
-    def __init__(self, text: str, name: str, first_line: int = 1) -> None:
+    def __init__(
+        self, text: str, name: str, first_line: int = 1, *, on_one_line: bool = False
+    ) -> None:
         self._text = text
         self._name = name
         self._first_line = first_line
-        self._newlines = [i for i, sign in enumerate(text) if sign == "\n"]
+        newlines = () if on_one_line else enumerate(text)
+        self._newlines = [i for i, sign in newlines if sign == "\n"]
         self._position = 0
         self._documents: list[str] = []
         """Delimiters of the here-documents that start on this line."""
@@ -151,7 +158,7 @@ class Lexer:
     def _operator_at(self, start: int) -> str | None:
         if self._text[start] == "\n":
             return "\n"
-        if self._text.startswith("((", start):
+        if self._text.startswith(("((", *_PROCESSES), start):
             return None
         found = (operator for operator in _OPERATORS if self._text.startswith(operator, start))
         return next(found, None)
@@ -176,6 +183,9 @@ class Lexer:
     def _word(self, start: int) -> Token:
         text, position = self._text, start
         while position < len(text) and not self._ends_word(position, start):
+            if text.startswith(_PROCESSES, position):
+                position = _end_of_nested(text, position, text[position : position + 2])
+                continue
             position = scan_piece(text, position)
             if text[position : position + 1] == "(" and _ARRAY_OPENING.match(text[start:position]):
                 self._position = position + 1
@@ -188,7 +198,7 @@ class Lexer:
         text = self._text
         if text[position] in _BLANK or text[position] == "\n":
             return True
-        if text.startswith("((", position) and position == start:
+        if text.startswith(("((", *_PROCESSES), position) and position == start:
             return False
         return text[position] in "();&|<>"
 
