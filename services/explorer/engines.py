@@ -9,6 +9,7 @@ from pathlib import Path
 
 from services.explorer.engine.external import ByteTokenizer, ExternalEngine, read_external_access
 from services.explorer.engine.hosts import EngineHosts
+from services.explorer.engine.in_flight import InFlightEngine, PausingEngine
 from services.explorer.engine.interface import (
     Engine,
     EngineOptions,
@@ -27,7 +28,7 @@ from services.explorer.engine.weight_transfer import WeightLoader
 from services.explorer.openai_api.schemas import SchemaChecker
 from services.explorer.openai_api.server import AttemptApiServer
 from services.explorer.openai_api.tools import ResponseParsers, load_parsers
-from services.explorer.types import AttemptApi, model_weights
+from services.explorer.types import AttemptApi, WeightsId, model_weights
 from trinity.config.model_code_policy import trusts_model_code
 from trinity.config.plan.arithmetic import model_keys
 from trinity.config.plan.model import newest_snapshot
@@ -76,6 +77,8 @@ class StageModel:
     """True if the Python code that comes with the model is run."""
     sleeps: bool = False
     """True if its engine gives the device to the trainer by turns."""
+    keeps_requests: bool = False
+    """True if its engine takes new weights amid requests."""
     first_gpu: int = 0
     num_process_gpus: int = 0
 
@@ -102,6 +105,7 @@ def stage_models(plan: StagePlan) -> tuple[StageModel, ...]:
         records_experts=plan.config.algorithm.enable_router_replay,
         runs_code=plan.config.model.trust_remote_code,
         sleeps=plan.takes_turns,
+        keeps_requests=plan.keeps_requests,
         num_process_gpus=total,
     )
     models = [policy]
@@ -234,7 +238,12 @@ class EngineManager:
         except BaseException:
             await self.close_engines()
             raise
-        loader = WeightLoader(self._started[0].engine, loaded=model_weights(models[0].path))
+        policy = self._started[0]
+        loader = WeightLoader(
+            policy.engine,
+            loaded=model_weights(models[0].path),
+            in_flight=[part for part in policy.replicas if isinstance(part, InFlightEngine)],
+        )
         return self._bundle(models, loader)
 
     async def _reconnect_external(self, running: LoadedStageModels) -> LoadedStageModels:
@@ -276,6 +285,8 @@ class EngineManager:
         try:
             parsers = await in_daemon_thread(lambda: load_parsers(model.rollout, tokenizer))
             replicas = await self._start_replicas(_engine_options(model, tokenizer))
+            if model.keeps_requests:
+                replicas = _in_flight(replicas)
         except (RuntimeError, ValueError, OSError, TypeError) as error:
             logger.exception("the engine did not start")
             why = str(error)
@@ -286,7 +297,7 @@ class EngineManager:
         logger.info("engine ready", extra={"seconds": seconds, "of": model.role})
         schemas = SchemaChecker(model.path) if model.has_api or model.serves else None
         return LoadedModel(
-            engine=replicas[0] if len(replicas) == 1 else EnginePool(replicas),
+            engine=_as_one(replicas, loads_in_turn=model.keeps_requests),
             replicas=replicas,
             tokenizer=tokenizer,
             parsers=parsers,
@@ -341,6 +352,21 @@ class EngineManager:
         if self._hosts is None:
             return await self._start(options)
         return await self._hosts.start_engine(options, self._start)
+
+
+def _in_flight(engines: Sequence[Engine]) -> tuple[Engine, ...]:
+    """Returns the engines as ones that take weights amid requests."""
+    begun = WeightsId(version=0, incarnation=0)
+    pausing = [engine for engine in engines if isinstance(engine, PausingEngine)]
+    if len(pausing) < len(engines):
+        raise UserError(
+            "`synchronizer.weight_update: keep` takes engines on one host each: use `drain`"
+        )
+    return tuple(InFlightEngine(engine, begun) for engine in pausing)
+
+
+def _as_one(engines: Sequence[Engine], *, loads_in_turn: bool) -> Engine:
+    return engines[0] if len(engines) == 1 else EnginePool(engines, loads_in_turn=loads_in_turn)
 
 
 def _policy_of(models: LoadedStageModels) -> tuple[Engine, WeightLoader]:

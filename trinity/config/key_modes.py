@@ -74,7 +74,7 @@ MODES: Mapping[str, tuple[Mode, ...]] = {
         WITH_RANKS,
     ),
     "synchronizer": ("both", "train"),
-    **dict.fromkeys(under("synchronizer", "sync_method sync_style"), ("both",)),
+    **dict.fromkeys(under("synchronizer", "sync_method sync_style weight_update"), ("both",)),
     "synchronizer.sync_offset": ROLLING_OUT,
     "synchronizer.sync_timeout": ALL,
     "data_processor.experience_pipeline": ROLLING_OUT,

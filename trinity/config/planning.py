@@ -17,6 +17,7 @@ from trinity.config.checks.runtime import (
     check_serving,
     check_tool_calls,
     check_turns,
+    check_weight_update,
 )
 from trinity.config.error_collector import ErrorCollector
 from trinity.config.plan.algorithm import resolve_algorithm
@@ -176,6 +177,7 @@ def _resolve_stage(
         errors.attempt(lambda: check_placement(plan))
         errors.attempt(lambda: check_attention(plan))
     errors.attempt(lambda: check_turns(plan))
+    errors.attempt(lambda: check_weight_update(plan))
     errors.attempt(lambda: check_serving(plan))
     if not of_data.text:
         errors.attempt(lambda: check_best_taskset(plan))

@@ -214,6 +214,7 @@ class ExperienceBuilder:
             role_spans=prompt.role_spans,
         )
         experience = self._wrap(body, generation.finish_reason, sampling)
+        experience.version_spans = generation.version_spans or experience.version_spans
         experience.arrays |= likeliest_arrays(generation, sampling.logprobs)
         if generation.routed_experts is not None:
             routes = Array(generation.routed_experts, Alignment.RESPONSE)

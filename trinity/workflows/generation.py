@@ -10,7 +10,14 @@ from typing import Any, Protocol, Self, TypeVar, runtime_checkable
 
 from trinity.runtime.telemetry import metrics, names, tracing
 from trinity.runtime.telemetry.tracing import SpanContextRef
-from trinity.types import ArrayData, FinishReason, JsonObject, RoleSpan, SamplingParams
+from trinity.types import (
+    ArrayData,
+    FinishReason,
+    JsonObject,
+    RoleSpan,
+    SamplingParams,
+    VersionSpan,
+)
 from trinity.workflows.messages import Message
 
 ANY_OBJECT = '{"type": "object"}'
@@ -52,12 +59,20 @@ class Generation:
     likeliest: Likeliest = field(default_factory=list)
     routed_experts: ArrayData | None = None
     """[tokens, layers, k]: experts plus 1 of the pass that drew each token, if the engine says."""
+    swaps: tuple[int, ...] = ()
+    """Tokens that there were each time the engine's weights were replaced meanwhile."""
+    version_spans: tuple[VersionSpan, ...] = ()
+    """The weights that drew the tokens, where they may change meanwhile."""
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
         """Returns the answer that `dataclasses.asdict` has written."""
-        finish_reason = FinishReason(values["finish_reason"])
-        return cls(**{**_with_likeliest(values), "finish_reason": finish_reason})
+        own = {
+            "finish_reason": FinishReason(values["finish_reason"]),
+            "swaps": tuple(values["swaps"]),
+            "version_spans": tuple(VersionSpan(**span) for span in values["version_spans"]),
+        }
+        return cls(**{**_with_likeliest(values), **own})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,7 @@ from trinity.types import (
     JsonObject,
     JsonValue,
     SamplingParams,
+    VersionSpan,
 )
 from trinity.types import Sequence as TokenSequence
 from trinity.workflows.experience_builder import distribution_of
@@ -147,9 +148,25 @@ def sample_of_output(output: Any, client: PolicyClient) -> Experience:
         response_text=client.model.text_of(output.response_ids),
     )
     last = client.answers[-1]
-    span = replace(last.version_spans[0], start=0, end=body.response_length)
     arrays: dict[str, Array] = {}
-    return replace(last, body=body, version_spans=(span,), arrays=arrays)
+    return replace(last, body=body, version_spans=_spans_of(body, client.answers), arrays=arrays)
+
+
+def _spans_of(body: TokenSequence, answers: list[Experience]) -> tuple[VersionSpan, ...]:
+    """Returns the weights that drew the answers; text before an answer belongs to it."""
+    spans: list[VersionSpan] = []
+    for answer in answers:
+        place = _place(answer, body.tokens, body.prompt_length)
+        if place is None:
+            continue
+        begun = spans[-1].end if spans else 0
+        for span in answer.version_spans:
+            end = min(place.start + span.end, place.stop)
+            if end > begun:
+                spans.append(replace(span, start=begun, end=end))
+                begun = end
+    last = spans.pop() if spans else answers[-1].version_spans[-1]
+    return (*spans, replace(last, start=spans[-1].end if spans else 0, end=body.response_length))
 
 
 def split_by_distribution(sample: Experience, answers: list[Experience]) -> list[Experience]:

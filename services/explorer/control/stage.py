@@ -322,6 +322,7 @@ class RolloutStageFactory:
             retry_policy=retry_policy,
             damage=self._damage_channel(job),
             turns=job.turns,
+            keeps_requests=job.plan.keeps_requests,
         )
         job.feed.on_change(gate.on_weights_changed)
         return gate

@@ -203,8 +203,9 @@ class EnginePool:
     process would have less capacity than its leases were taken for.
     """
 
-    def __init__(self, engines: Sequence[Engine]) -> None:
+    def __init__(self, engines: Sequence[Engine], *, loads_in_turn: bool = False) -> None:
         self._engines = list(engines)
+        self._loads_in_turn = loads_in_turn
         self._num_calls = [0] * len(engines)
         self._last = -1
 
@@ -228,7 +229,11 @@ class EnginePool:
             return await engine.score(token_ids, num_likeliest=num_likeliest)
 
     async def load_weights(self, directory: Path) -> None:
-        """Loads the same weights into all engines at the same time."""
+        """Loads the same weights into all engines; in turn where the others go on meanwhile."""
+        if self._loads_in_turn:
+            for engine in self._engines:
+                await engine.load_weights(directory)
+            return
         async with asyncio.TaskGroup() as tasks:
             for engine in self._engines:
                 tasks.create_task(engine.load_weights(directory))

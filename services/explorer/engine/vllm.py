@@ -67,6 +67,10 @@ class VllmEngine:
         self._ignore_end = options.rollout.ignore_eos
         self._end_token_ids = [] if self._ignore_end else list(options.end_token_ids)
         self._request_numbers = itertools.count(1)
+        self._swaps: dict[str, list[int]] = {}
+        """Of the requests that generate: tokens at each change of the weights."""
+        self._num_tokens: dict[str, int] = {}
+        """Of these requests, as they are paused."""
         has_gpu = detect_hardware().has_gpu
         size = options.rollout.gpus_per_engine if has_gpu or options.span else 1
         self._receivers = Receivers(count=size, have_gpu=has_gpu)
@@ -83,17 +87,19 @@ class VllmEngine:
         self._check_vocabulary(prompt_token_ids)
         if sampling.json_schema:
             self._check_schemas()
-        if sampling.stop:
-            await self._ensure_tokenizer()
         deltas: list[GenerationDelta] = []
         with _as_user_errors():
             parameters = self._parameters(sampling, min_tokens, as_deltas=on_delta is not None)
         error_prefix = SCHEMA_REJECTED if sampling.json_schema else ""
-        async for answer in self._stream(prompt_token_ids, parameters, error_prefix):
-            output = answer.outputs[0]
-            deltas.append(_delta(output, sampling.logprobs))
-            if on_delta is not None and output.token_ids:
-                on_delta(deltas[-1])
+        with self._registered() as (request_id, swaps):
+            if sampling.stop:
+                await self._ensure_tokenizer()
+            answers = self._stream(prompt_token_ids, parameters, error_prefix, request_id)
+            async for answer in answers:
+                output = answer.outputs[0]
+                deltas.append(_delta(output, sampling.logprobs))
+                if on_delta is not None and output.token_ids:
+                    on_delta(deltas[-1])
         num_tokens = sum(len(delta.token_ids) for delta in deltas)
         return Generation(
             routed_experts=self._routes(output, len(prompt_token_ids), num_tokens),
@@ -101,7 +107,53 @@ class VllmEngine:
             logprobs=[logprob for delta in deltas for logprob in delta.logprobs],
             finish_reason=FINISH_REASONS[output.finish_reason],
             likeliest=[top for delta in deltas for top in delta.likeliest],
+            swaps=tuple(swaps),
         )
+
+    @contextmanager
+    def _registered(self) -> Iterator[tuple[str, list[int]]]:
+        """Yields the id of a new request, and the list of its swaps until the block ends."""
+        request_id = str(next(self._request_numbers))
+        swaps = self._swaps[request_id] = list[int]()
+        try:
+            yield request_id, swaps
+        finally:
+            del self._swaps[request_id]
+
+    async def pause_requests(self) -> None:
+        """Pauses all requests where they are; see `PausingEngine`.
+
+        vLLM returns once its core is idle and the last tokens are sent. They are counted once its
+        front end has read them; a request that ended with them is no longer registered then.
+        """
+        await self._engine.pause_generation(mode="keep", clear_cache=True)
+        await self._read_all_outputs()
+        self._num_tokens = {
+            state.external_req_id: state.detokenizer.num_output_tokens()
+            for state in self._engine.output_processor.request_states.values()
+            if state.detokenizer is not None
+        }
+
+    async def resume_requests(self) -> None:
+        """Continues all requests; one that the core does not know yet has no token."""
+        for request_id, swaps in self._swaps.items():
+            swaps.append(self._num_tokens.get(request_id, 0))
+        await self._engine.resume_generation()
+
+    async def _read_all_outputs(self) -> None:
+        """Waits until the front end has read all that the core has sent.
+
+        It reads one message after the other, so it has finished all others once it takes the last
+        of two empty ones.
+        """
+        from vllm.v1.engine import EngineCoreOutputs
+
+        outputs = self._engine.engine_core.outputs_queue
+        for _ in range(2):
+            outputs.put_nowait(EngineCoreOutputs())
+        while not outputs.empty():  # noqa: ASYNC110  # vLLM's queue tells nobody
+            await asyncio.sleep(0)
+        await asyncio.sleep(0)  # requests that have ended return
 
     async def score(self, token_ids: list[int], *, num_likeliest: int = 0) -> Scores:
         """Scores the tokens as a prompt; the token that vLLM generates after it is dropped.
@@ -191,11 +243,16 @@ class VllmEngine:
             detokenize=False,
             output_kind=RequestOutputKind.FINAL_ONLY,
         )
-        [answer] = [output async for output in self._stream(prompt, parameters)]
+        request_id = str(next(self._request_numbers))
+        [answer] = [output async for output in self._stream(prompt, parameters, "", request_id)]
         return answer
 
     async def _stream(
-        self, prompt: list[int], parameters: "vllm.SamplingParams", error_prefix: str = ""
+        self,
+        prompt: list[int],
+        parameters: "vllm.SamplingParams",
+        error_prefix: str,
+        request_id: str,
     ) -> "AsyncGenerator[RequestOutput]":
         """Yields vLLM's answers; `error_prefix` begins the error if it rejects the request."""
         from vllm.inputs import TokensPrompt
@@ -203,7 +260,7 @@ class VllmEngine:
         answers: AsyncGenerator[RequestOutput] = self._engine.generate(
             TokensPrompt(prompt_token_ids=prompt),
             parameters,
-            request_id=str(next(self._request_numbers)),
+            request_id=request_id,
         )
         async with aclosing(answers):
             while True:

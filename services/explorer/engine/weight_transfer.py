@@ -3,9 +3,10 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Protocol, TypeVar
 
+from services.explorer.engine.in_flight import InFlightEngine
 from services.explorer.engine.interface import Engine, EngineDied
 from services.explorer.types import WeightsVersion
 from trinity.errors import ManifestError, TransferFailed
@@ -33,11 +34,20 @@ class WeightReceiver(Protocol):
 
 
 class WeightLoader:
-    """Loads published weights into the engine after verifying every byte."""
+    """Loads published weights into the engine after verifying every byte.
 
-    def __init__(self, engine: Engine, loaded: WeightsVersion | None = None) -> None:
+    `in_flight` are the parts of the engine that take weights amid requests, if it does.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        loaded: WeightsVersion | None = None,
+        in_flight: Sequence[InFlightEngine] = (),
+    ) -> None:
         self._engine = engine
         self._content = loaded.content if loaded is not None else None
+        self._in_flight = in_flight
 
     async def load_published(
         self, weights: WeightsVersion, transfers: WeightReceiver | None = None
@@ -46,10 +56,14 @@ class WeightLoader:
 
         Raises: ManifestError when the files are not as announced, EngineDied.
         """
+        for engine in self._in_flight:
+            engine.name_next(weights.id)
         if not await self._receive(weights, transfers):
             await self._verify(weights)
             if self._content != weights.content:
                 await self._load_files(weights)
+            for engine in self._in_flight:
+                engine.relabel(weights.id)
         logger.info(
             "weights loaded",
             extra={"version": weights.id.version, "incarnation": weights.id.incarnation},

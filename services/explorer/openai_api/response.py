@@ -84,9 +84,9 @@ def json_logprob(logprob: float) -> float:
 
 
 def answer_fingerprint(answer: Experience) -> str:
-    """Returns the name of the weights that generated an answer."""
-    span = answer.version_spans[0]
-    return weights_fingerprint(span.version, span.incarnation)
+    """Returns the names of the weights that generated an answer, in order."""
+    names = (weights_fingerprint(s.version, s.incarnation) for s in answer.version_spans)
+    return "+".join(names)
 
 
 def weights_fingerprint(version: int, incarnation: int) -> str:

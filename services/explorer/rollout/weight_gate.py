@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Container
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
@@ -27,6 +28,8 @@ logger = logging.getLogger(__name__)
 NO_VERSION = -1
 RETRY_SECONDS = 5.0
 SHOWN_AFTER_SECONDS = 1.0
+Admission = tuple[WeightsId, WeightsRequirement]
+"""The weights that a run got, and the requirement under which it holds them."""
 ADMISSION_BATCH = 16
 """Runs admitted together proceed in step and end together, which delays the first results."""
 
@@ -125,6 +128,10 @@ class WeightGate:
     the oldest weights are loaded first. Weights that are refused are reported, and are loaded as
     soon as their trainer has written them again; runs that need lost ones end, or take newer ones.
 
+    With `keeps_requests` only runs of an exact version keep their weights: under others the newest
+    ones are loaded as soon as they are there. While a run waits for an exact version, others of no
+    exact one wait behind it.
+
         async with gate.hold(assignment.required) as weights:
             ...  # the engine has `weights` until the block ends
     """
@@ -138,8 +145,10 @@ class WeightGate:
         retry_policy: RetryPolicy,
         damage: DamageChannel | None = None,
         turns: EngineTurns | None = None,
+        keeps_requests: bool = False,
     ) -> None:
         self._load = load
+        self._keeps_requests = keeps_requests
         self._turns = turns or EngineOwnDevice()
         self._damage = damage or NoDamageChannel()
         self._reported: set[WeightsVersion] = set()
@@ -147,10 +156,10 @@ class WeightGate:
         self._heartbeats = heartbeats
         self._retry_policy = retry_policy
         self._missing = MissingWeights(retry_policy)
-        self._waiting: dict[asyncio.Future[WeightsId], WeightsRequirement] = {}
+        self._waiting: dict[asyncio.Future[Admission], WeightsRequirement] = {}
         self._failed: dict[WeightsVersion, str] = {}
         self._backing_off: set[WeightsVersion] = set()
-        self._num_holding = 0
+        self._holding: Counter[WeightsRequirement] = Counter()
         self._changed = asyncio.Event()
         self._is_loading = False
         self.loaded: WeightsId | None = None
@@ -162,14 +171,12 @@ class WeightGate:
         Raises: WeightsLost when they are damaged, and neither a copy nor newer ones will do.
         """
         begun = time.monotonic()
-        weights = await self._enter(required)
+        weights, held = await self._enter(required)
         GATE_SECONDS.record(time.monotonic() - begun)
         try:
             yield weights
         finally:
-            self._num_holding -= 1
-            if not self._num_holding:
-                self._changed.set()
+            self._leave(held)
 
     def on_weights_changed(self) -> None:
         """Wakes `load_when_needed` after a change of the published weights."""
@@ -190,11 +197,11 @@ class WeightGate:
                     async with asyncio.timeout(self._missing.seconds_left()):
                         await self._changed.wait()
                 self._changed.clear()
-                if self._settle_lost():
+                if self._settle_lost() or self._keeps_requests:
                     await self._admit()
-                weights = self._next() if not self._num_holding else None
+                weights = self._next_in_flight() if self._holding else self._next()
                 self._report(weights)
-                if self._num_holding:
+                if self._holding:
                     await self._share_device()
                 else:
                     weights = await self._with_device(weights)
@@ -231,22 +238,55 @@ class WeightGate:
         elif not self._turns.has_device:
             await self._turns.take()
 
-    async def _enter(self, required: WeightsRequirement) -> WeightsId:
-        if self.loaded is not None and not self._is_loading and required.matches(self.loaded):
-            self._num_holding += 1
-            return self.loaded
-        entered: asyncio.Future[WeightsId] = asyncio.get_running_loop().create_future()
+    async def _enter(self, required: WeightsRequirement) -> Admission:
+        if self.loaded is not None and not self._is_loading and self._may_enter(required):
+            self._holding[required] += 1
+            return self.loaded, required
+        entered: asyncio.Future[Admission] = asyncio.get_running_loop().create_future()
         self._waiting[entered] = required
         self._changed.set()
         try:
             return await entered
         except asyncio.CancelledError:
             if entered.done() and not entered.cancelled():
-                self._num_holding -= 1
-                self._changed.set()
+                self._leave(entered.result()[1])
+            self._changed.set()
             raise
         finally:
             self._waiting.pop(entered, None)
+
+    def _leave(self, required: WeightsRequirement) -> None:
+        self._holding[required] -= 1
+        if not self._holding[required]:
+            del self._holding[required]
+            self._changed.set()
+
+    def _may_enter(self, required: WeightsRequirement) -> bool:
+        """True if the loaded weights suit, and no run waits for an exact version before it."""
+        if not required.matches(self.loaded):
+            return False
+        return required.exact_version or not (self._keeps_requests and self._exact_ahead())
+
+    def _exact_ahead(self) -> list[WeightsRequirement]:
+        """Returns exact requirements that wait for weights that are published, oldest first."""
+        exact = (required for required in self._waiting.values() if required.exact_version)
+        return sorted((r for r in exact if self._find(r, self._failed)), key=_load_order)
+
+    def _next_in_flight(self) -> WeightsVersion | None:
+        """Returns newer weights that all runs in progress may take now, if there are any."""
+        if not self._keeps_requests or any(held.exact_version for held in self._holding):
+            return None
+        exact = self._exact_ahead()
+        wanted = [self._find(exact[0], ())] if exact else self._published()
+        newer = [
+            weights
+            for weights in wanted
+            if weights is not None
+            and weights not in self._failed
+            and _is_newer(weights.id, self.loaded)
+            and all(held.matches(weights.id) for held in self._holding)
+        ]
+        return max(newer, key=lambda w: (w.id.incarnation, w.id.version), default=None)
 
     def _report(self, next_: WeightsVersion | None) -> None:
         """Reports the versions in use, those needed next, and those that are unavailable.
@@ -310,13 +350,15 @@ class WeightGate:
         return oldest_match(required, usable)
 
     async def _replace(self, weights: WeightsVersion) -> None:
+        before, self.loaded = self.loaded, None
         self._is_loading = True
-        self.loaded = None
         try:
             await self._load_in_time(weights)
             self.loaded = weights.id
             self._failed.pop(weights, None)
         except ManifestError as error:
+            if self._holding and weights.offer is None:
+                self.loaded = before  # files are verified before anything is replaced
             self._back_off(weights, str(error))
             await self._report_once(weights, str(error))
         finally:
@@ -365,15 +407,24 @@ class WeightGate:
         if self.loaded is None:
             return
         num_admitted = 0
-        for entered, required in list(self._waiting.items()):
-            if entered.done() or not required.matches(self.loaded):
+        exact_first = sorted(self._waiting.items(), key=lambda item: not item[1].exact_version)
+        for entered, required in exact_first:
+            if entered.done() or not self._may_enter(required):
                 continue
-            self._num_holding += 1
+            self._holding[required] += 1
             del self._waiting[entered]
-            entered.set_result(self.loaded)
+            entered.set_result((self.loaded, required))
             num_admitted += 1
             if num_admitted % ADMISSION_BATCH == 0:
                 await asyncio.sleep(0)
+
+
+def _is_newer(weights: WeightsId, loaded: WeightsId | None) -> bool:
+    """True for a later version of the same or a later incarnation, and if none is loaded."""
+    if loaded is None:
+        return True
+    is_later = weights.version >= loaded.version and weights.incarnation >= loaded.incarnation
+    return is_later and weights != loaded
 
 
 def _load_order(required: WeightsRequirement) -> tuple[int, int, bool]:

@@ -71,7 +71,7 @@ class GateUnderTest:
 
 @asynccontextmanager
 async def running_gate(
-    *versions: int, patience_seconds: float = 60.0
+    *versions: int, patience_seconds: float = 60.0, keeps_requests: bool = False
 ) -> AsyncIterator[GateUnderTest]:
     published = [build_weights(version) for version in versions]
     async with unheard_beats() as heartbeats:
@@ -83,6 +83,7 @@ async def running_gate(
             heartbeats=heartbeats,
             retry_policy=retry_policy,
             damage=trainer,
+            keeps_requests=keeps_requests,
         )
         running = asyncio.create_task(gate.load_when_needed())
         yield GateUnderTest(gate, trainer, loads, published, heartbeats, running)
@@ -349,3 +350,81 @@ async def test_weights_that_a_later_life_made_again_are_not_lost() -> None:
         world.trainer.lose(1)
         world.publish(1, incarnation=2)
         assert (await enter(world.gate, exactly(1))) == WeightsId(version=1, incarnation=2)
+
+
+async def test_kept_requests_take_newer_weights_at_once() -> None:
+    async with (
+        running_gate(0, keeps_requests=True) as world,
+        world.gate.hold(train(0)) as first,
+    ):
+        world.publish(1)
+        world.publish(2)
+        await let_others_run()
+        assert world.loads.done == [0, 2]
+        async with world.gate.hold(train(1)) as second:
+            assert (first.version, second.version) == (0, 2)
+
+
+async def test_an_exact_version_is_kept_although_newer_ones_come() -> None:
+    async with running_gate(0, keeps_requests=True) as world:
+        async with world.gate.hold(train(0)), world.gate.hold(exactly(0)):
+            world.publish(1)
+            await let_others_run()
+            assert world.loads.done == [0]
+        async with world.gate.hold(train(0)):
+            await let_others_run()
+            assert world.loads.done == [0, 1]
+
+
+async def test_an_evaluation_of_newer_weights_lets_nothing_drain() -> None:
+    async with running_gate(0, keeps_requests=True) as world, world.gate.hold(train(0)):
+        evaluated = asyncio.create_task(enter(world.gate, exactly(2)))
+        await let_others_run()
+        for version in (1, 2, 3):
+            world.publish(version)
+        assert (await evaluated).version == 2
+
+
+async def test_an_evaluation_of_older_weights_waits_for_runs_and_then_goes_first() -> None:
+    async with running_gate(0, 1, keeps_requests=True) as world:
+        async with world.gate.hold(train(1)):
+            evaluated = asyncio.create_task(enter(world.gate, exactly(0)))
+            trained = asyncio.create_task(enter(world.gate, train(1)))
+            await let_others_run()
+            assert not evaluated.done()
+            assert not trained.done()
+        assert (await evaluated).version == 0
+        assert (await trained).version == 1
+        assert world.loads.done == [1, 0, 1]
+
+
+async def test_runs_go_on_when_an_evaluation_no_longer_waits() -> None:
+    async with running_gate(0, 1, keeps_requests=True) as world, world.gate.hold(train(1)):
+        evaluated = asyncio.create_task(enter(world.gate, exactly(0)))
+        trained = asyncio.create_task(enter(world.gate, train(1)))
+        await let_others_run()
+        evaluated.cancel()
+        assert (await trained).version == 1
+
+
+async def test_damaged_weights_leave_kept_requests_with_those_before() -> None:
+    async with running_gate(0, keeps_requests=True) as world:
+        world.loads.broken = {1}
+        async with world.gate.hold(train(0)):
+            world.publish(1)
+            await let_others_run()
+            assert world.trainer.heard == [1]
+            assert (await enter(world.gate, train(0))).version == 0
+            world.publish(2)
+            await let_others_run()
+            assert world.loads.done == [0, 2]
+
+
+async def test_weights_of_an_older_life_are_no_news_to_kept_requests() -> None:
+    async with running_gate(3, keeps_requests=True) as world, world.gate.hold(train(3)):
+        world.publish(2, incarnation=2)
+        await let_others_run()
+        assert world.loads.done == [3]
+        world.publish(3, incarnation=2)
+        await let_others_run()
+        assert world.loads.done == [3, 3]

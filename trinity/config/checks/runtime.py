@@ -57,6 +57,32 @@ def check_turns(plan: StagePlan) -> None:
         raise UserError("\n".join(errors))
 
 
+def check_weight_update(plan: StagePlan) -> None:
+    """Raises UserError with a line for each setting that does not go with `weight_update: keep`."""
+    if not plan.keeps_requests:
+        return
+    errors = [f"`synchronizer.weight_update: keep` {text}" for text in _conflicts_of_keep(plan)]
+    if errors:
+        raise UserError("\n".join(errors))
+
+
+def _conflicts_of_keep(plan: StagePlan) -> Iterator[str]:
+    if not plan.is_asynchronous:
+        yield (
+            "changes weights under runs, and `sync_offset: 0` names one version for each: give "
+            "`synchronizer.sync_offset` from 1 on, `sync_style: trainer_driven`, or `drain`"
+        )
+    if plan.takes_turns:
+        yield "generates while the trainer trains, and `mode: colocate` does not: give `drain`"
+    if plan.external_model is not None:
+        yield "pauses an engine of the explorer, and the model is served elsewhere: give `drain`"
+    if plan.config.algorithm.enable_router_replay:
+        yield (
+            "drops the record of experts (`algorithm.enable_router_replay`) with the cache: give "
+            "`drain`"
+        )
+
+
 def _conflicts(plan: StagePlan) -> Iterator[str]:
     """Yields an error text for each setting that does not work on a colocated GPU."""
     sync, cluster, explorer = plan.config.synchronizer, plan.config.cluster, plan.config.explorer

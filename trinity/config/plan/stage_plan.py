@@ -284,6 +284,11 @@ class StagePlan(PlanModel):
         """True if rollouts go on while the model they are made with is trained."""
         return self.has_dynamic_sync or self.config.synchronizer.sync_offset > 0
 
+    @property
+    def keeps_requests(self) -> bool:
+        """True if engines take new weights amid requests."""
+        return self.needs_training and self.config.synchronizer.weight_update == "keep"
+
     def requests_version(self, explore_step: int) -> bool:
         """True if `explore_step` begins by requesting newer weights (`explorer_driven`)."""
         sync = self.config.synchronizer

@@ -96,6 +96,10 @@ class SynchronizerConfig(Section):
     """Train steps between two versions; with `explorer_driven` explore steps."""
     sync_offset: NonNegative = 0
     """Explore steps the explorer may be ahead of the trainer; 0 with interval 1 is on-policy."""
+    weight_update: Literal["drain", "keep"] = "drain"
+    """How engines take a version. `drain`: once their runs are over, so that each run has one.
+    `keep`: at once; requests pause and continue with it, and each token knows its version. It takes
+    `sync_offset` from 1 on or a dynamic `sync_style`."""
     sync_timeout: float = Field(default=3600.0, gt=0)
     """Seconds that either side waits for the other."""
     group_name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")] = "rollout_weight_sync"

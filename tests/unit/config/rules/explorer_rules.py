@@ -56,6 +56,24 @@ SYNCHRONIZER = [
         )
     ),
     told("style fully_async", at("synchronizer.sync_style", "fully_async"), PLANNED, "fully_async"),
+    refused(
+        "requests kept on policy",
+        at("synchronizer.weight_update", "keep"),
+        "`sync_offset: 0` names one version for each",
+    ),
+    follows(
+        "requests kept with an offset",
+        {"synchronizer": {"weight_update": "keep", "sync_offset": 1}},
+        lambda plan: plan.keeps_requests,
+    ),
+    refused(
+        "requests kept with the record of experts",
+        {
+            "synchronizer": {"weight_update": "keep", "sync_offset": 1},
+            "algorithm": {"enable_router_replay": True},
+        },
+        "drops the record of experts",
+    ),
     refused("no interval", at("synchronizer.sync_interval", 0), "greater than 0"),
     told(
         "an explorer's own interval",

@@ -1,0 +1,81 @@
+"""vLLM takes weights amid requests, and each token is that of an engine with its span's weights."""
+
+import asyncio
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import pytest
+
+from services.explorer.engine.in_flight import InFlightEngine, PausingEngine
+from services.explorer.engine.weight_transfer import WeightLoader
+from services.explorer.types import WeightsId, WeightsVersion
+from tests.integration.explorer.conftest import MAX_MODEL_LEN, SharedEngines
+from tests.integration.explorer.test_engine import PROMPT, sampling
+from trinity.workflows.generation import Generation, GenerationDelta
+
+NUM_REQUESTS = 6
+NUM_SWAPS = 5
+NUM_TOKENS = MAX_MODEL_LEN - len(PROMPT) - 2
+TOLERANCE = 5e-3
+"""Requests of a least length draw no end token, which scores do not know."""
+OTHER_MODEL = 0.1
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+def weights_of(version: int, models: tuple[Path, Path]) -> WeightsVersion:
+    """Versions take turns between two models."""
+    return WeightsVersion(
+        id=WeightsId(version=version, incarnation=1),
+        path=models[version % 2],
+        manifest_sha256=b"",
+        weights_sha256=b"",
+    )
+
+
+async def generate_with_swaps(
+    part: InFlightEngine, loader: WeightLoader, models: tuple[Path, Path]
+) -> list[Generation]:
+    """Answers of requests during which the weights change several times."""
+    has_more = asyncio.Event()
+
+    def on_delta(_: GenerationDelta) -> None:
+        has_more.set()
+
+    async def ask(seed: int) -> Generation:
+        params = sampling(seed=seed, max_tokens=NUM_TOKENS)
+        listener = on_delta if seed == 0 else None
+        return await part.generate(PROMPT, params, min_tokens=NUM_TOKENS, on_delta=listener)
+
+    asking = [asyncio.create_task(ask(seed)) for seed in range(NUM_REQUESTS)]
+    for version in range(1, NUM_SWAPS + 1):
+        for _ in range(NUM_TOKENS // (NUM_SWAPS + 2)):
+            has_more.clear()
+            await has_more.wait()
+        await loader.load_published(weights_of(version, models))
+    return await asyncio.gather(*asking)
+
+
+async def test_each_token_has_the_log_probability_of_its_spans_weights(
+    engines: SharedEngines, models: tuple[Path, Path]
+) -> None:
+    engine = await engines.get()
+    part = InFlightEngine(cast(PausingEngine, engine), WeightsId(version=0, incarnation=1))
+    loader = WeightLoader(part, loaded=weights_of(0, models), in_flight=[part])
+    answers = await generate_with_swaps(part, loader, models)
+    for answer in answers:
+        assert len(answer.token_ids) == NUM_TOKENS
+        assert [span.version for span in answer.version_spans] == list(range(NUM_SWAPS + 1))
+    for model in (0, 1):
+        await engine.load_weights(models[model])
+        for answer in answers:
+            scores = await engine.score([*PROMPT, *answer.token_ids])
+            scored = np.array(scores.logprobs[len(PROMPT) - 1 :])
+            off = np.abs(scored - np.array(answer.logprobs))
+            for span in answer.version_spans:
+                of_span = off[span.start : span.end]
+                if span.version % 2 == model:
+                    assert of_span.max() < TOLERANCE
+                else:  # the control: the other model is told apart
+                    assert of_span.max() > OTHER_MODEL
