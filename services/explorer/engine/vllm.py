@@ -151,7 +151,7 @@ class VllmEngine:
         outputs = self._engine.engine_core.outputs_queue
         for _ in range(2):
             outputs.put_nowait(EngineCoreOutputs())
-        while not outputs.empty():  # noqa: ASYNC110  # vLLM's queue tells nobody
+        while not outputs.empty():  # noqa: ASYNC110  # the queue has no event
             await asyncio.sleep(0)
         await asyncio.sleep(0)  # requests that have ended return
 
