@@ -121,15 +121,19 @@ PLACES: dict[str, dict[str, str]] = {
         "trinity/run/local/given_run.py": "_copy_database _copy_file copied_run",
         "trinity/run/local/gpu_claims.py": "GpuClaims._safe_folder GpuClaims._take",
         "trinity/studio/generator/document.py": "check_tree document_from_verl",
-        "trinity/workflows/agent_workflow.py": "AgentWorkflow.run_async",
+        "trinity/workflows/agent_workflow.py": "_Folder.write",
         "services/explorer/debug/engine.py": "_remove",
         "services/explorer/debug/client.py": "socket_folder",
     },
     "no file of a user's": {
         "trinity/runtime/process/box.py": (
-            "_be_init _bind _enter_pid_namespace _make_root _show main"
+            "_be_init _bind _make_root _show enter_pid_namespace main"
         ),
         "trinity/runtime/process/exec_as.py": "_enter_namespace",
+        "trinity/runtime/process/sandbox_root.py": (
+            "_attach _fill_cgroup _make_root _stand_outside _user_namespace main"
+        ),
+        "trinity/runtime/process/sandbox_server.py": "_write_file",
         "trinity/runtime/process/child_process.py": "_probe",
         "trinity/runtime/process/channel.py": "_reserve_stdout",
         "services/buffer/tasksets/allowed_files.py": "FoundPlace.open",

@@ -41,12 +41,18 @@ def trusts_model_code(
     return True
 
 
+def agent_commands_are_allowed(environment: Mapping[str, str] = os.environ) -> bool:
+    """Returns True if commands of agents may have the rights of this process."""
+    return _is_allowed(AGENTS_VARIABLE, environment)
+
+
 def check_agent_commands(environment: Mapping[str, str] = os.environ) -> None:
     """Raises: UserError if the operator has not allowed the commands of agents."""
-    if not _is_allowed(AGENTS_VARIABLE, environment):
+    if not agent_commands_are_allowed(environment):
         raise UserError(
-            "the workflow `agent` would start a command in an explorer that holds credentials: its "
-            f"operator may allow that with {AGENTS_VARIABLE}=true in its environment"
+            "the workflow `agent` would start a command in an explorer that holds credentials: "
+            "give it `sandbox: true`, or have the explorer's operator allow it with "
+            f"{AGENTS_VARIABLE}=true in its environment"
         )
 
 

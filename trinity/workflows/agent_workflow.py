@@ -9,15 +9,20 @@ import shlex
 import shutil
 import signal
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
+from urllib.parse import urlsplit
 
-from trinity.config.model_code_policy import check_agent_commands
+from trinity.config.model_code_policy import agent_commands_are_allowed, check_agent_commands
 from trinity.errors import UserError
+from trinity.plugins import plugin_dirs_from_environment
 from trinity.runtime.process.child_process import OWN_IDENTITY
+from trinity.runtime.process.sandbox import Sandbox, SandboxSpec, open_sandbox
 from trinity.types import Experience, JsonValue
 from trinity.workflows.arguments import Arguments
+from trinity.workflows.sandbox_tools import sandbox_spec
 from trinity.workflows.simple_workflow import SimpleWorkflow
 from trinity.workflows.turns import merge_turns
 
@@ -27,6 +32,8 @@ KEPT_BYTES = 8192
 """Of what an agent prints: its end."""
 SHOWN_CHARACTERS = 500
 SHOWN_COMMAND = 120
+MOST_SECONDS = 7 * 86_400.0
+"""Of a command in a sandbox: `explorer.max_timeout` ends it earlier."""
 DRAIN_SECONDS = 1.0
 """Time to read the rest of the output of a command that has ended."""
 SAME_VARIABLES = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "VIRTUAL_ENV")
@@ -45,6 +52,11 @@ class AgentWorkflow(SimpleWorkflow):
     in `TRINITY_PROMPT`, the row without its truth in the file `task.json`. `environment` adds
     variables. After `max_calls` answers the model answers no more.
 
+    With `sandbox: true` the commands run in a sandbox: they see the programs of this machine, the
+    files that words name by a relative path or in a plug-in folder, and a folder of the run, and
+    reach no address but the run's. A section in place of `true` may name `root`, `image`,
+    `memory_bytes`, `disk_bytes` and `max_processes`.
+
     With `reward_command`, started in the same folder with the row in `row.json`, the reward is the
     number in its last line. Otherwise the taskset's reward scores the last answer.
     """
@@ -56,6 +68,7 @@ class AgentWorkflow(SimpleWorkflow):
         "reward_command": None,
         "environment": {},
         "max_calls": 100,
+        "sandbox": False,
     }
     known_args: ClassVar[frozenset[str] | None] = frozenset(usual_args)
 
@@ -65,19 +78,19 @@ class AgentWorkflow(SimpleWorkflow):
         Raises: UserError for arguments that are not right or an agent that asked nothing,
             AgentFailed for one that ended otherwise than by itself.
         """
-        check_agent_commands()
         arguments = Arguments(self)
-        command = self._words(arguments, "command")
-        judge = self._words(arguments, "reward_command")
+        sandbox = self._sandbox(arguments)
+        shown: list[str] = []
+        command = self._words(arguments, "command", shown)
+        judge = self._words(arguments, "reward_command", shown)
         if not command:
             raise UserError(f"{self._where}.command is missing: give the command of the agent")
         self.model.max_answers = arguments.positive_int("max_calls")
         environment = self._environment(arguments)
-        with tempfile.TemporaryDirectory(prefix="trinity-agent-") as name:
-            folder = Path(name)
-            shown = {k: v for k, v in self.task.raw_task.items() if k != self._truth_key}
-            (folder / "task.json").write_text(json.dumps(shown, default=str))
-            said = await _finished(command, folder, environment)
+        async with _opened(sandbox and replace(sandbox, readable=tuple(shown))) as place:
+            row = {k: v for k, v in self.task.raw_task.items() if k != self._truth_key}
+            await place.write("task.json", json.dumps(row, default=str).encode())
+            said = await place.finish(command, environment)
             turns = self.model.extract_experience_from_history()
             if not turns:
                 raise UserError(
@@ -86,8 +99,9 @@ class AgentWorkflow(SimpleWorkflow):
                 )
             samples = merge_turns(turns)
             if judge:
-                (folder / "row.json").write_text(json.dumps(self.task.raw_task, default=str))
-                reward = _number(judge, await _finished(judge, folder, environment))
+                row = self.task.raw_task
+                await place.write("row.json", json.dumps(row, default=str).encode())
+                reward = _number(judge, await place.finish(judge, environment))
                 parts, numbers = {"reward_command": reward}, dict[str, float]()
             else:
                 await self._score(turns[-1], self._reward())
@@ -106,7 +120,15 @@ class AgentWorkflow(SimpleWorkflow):
     def _truth_key(self) -> str:
         return str(self.task.format_args.response_key)
 
-    def _words(self, arguments: Arguments, name: str) -> list[str]:
+    def _sandbox(self, arguments: Arguments) -> SandboxSpec | None:
+        given = arguments.value("sandbox")
+        if given is False or given is None:
+            check_agent_commands()
+            return None
+        spec = sandbox_spec(given, f"{self._where}.sandbox")
+        return replace(spec, address=urlsplit(self.model.api_access.address).netloc)
+
+    def _words(self, arguments: Arguments, name: str, shown: list[str]) -> list[str]:
         given = arguments.value(name)
         try:
             words = shlex.split(given) if isinstance(given, str) else given or []
@@ -116,12 +138,19 @@ class AgentWorkflow(SimpleWorkflow):
             raise UserError(
                 f"{self._where}.{name} is {given!r:.80}: give a text or a list of words"
             )
-        return [self._word(str(word)) for word in words]
+        return [self._word(str(word), shown) for word in words]
 
-    def _word(self, word: str) -> str:
+    def _word(self, word: str, shown: list[str]) -> str:
         if PROMPT in word:
             return word.replace(PROMPT, self.task.question)
-        return str(Path(word).absolute()) if Path(word).is_file() else word
+        path = Path(word).absolute()
+        if not path.is_file():
+            return word
+        plugins = [folder.resolve() for folder in plugin_dirs_from_environment()]
+        is_own = agent_commands_are_allowed() and not Path(word).is_absolute()
+        if is_own or any(path.resolve().is_relative_to(folder) for folder in plugins):
+            shown.append(str(path))
+        return str(path)
 
     def _environment(self, arguments: Arguments) -> dict[str, str]:
         added = arguments.value("environment") or {}
@@ -129,7 +158,6 @@ class AgentWorkflow(SimpleWorkflow):
             raise UserError(f"{self._where}.environment is {added!r:.80}: give names with texts")
         access = self.model.api_access
         return {
-            **{name: os.environ[name] for name in SAME_VARIABLES if name in os.environ},
             "OPENAI_BASE_URL": access.address,
             "OPENAI_API_KEY": access.key,
             "ANTHROPIC_BASE_URL": access.address.removesuffix("/v1"),
@@ -142,6 +170,47 @@ class AgentWorkflow(SimpleWorkflow):
 
 class AgentFailed(RuntimeError):
     """The agent or its reward's command ended with an error."""
+
+
+class _Folder:
+    """An empty folder of this machine, in which commands have the explorer's rights."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    async def write(self, name: str, content: bytes) -> None:
+        (self._path / name).write_bytes(content)
+
+    async def finish(self, command: Sequence[str], environment: Mapping[str, str]) -> str:
+        same = {name: os.environ[name] for name in SAME_VARIABLES if name in os.environ}
+        return await _finished(command, self._path, {**same, **environment})
+
+
+class _SandboxFolder:
+    """The folder of a sandbox."""
+
+    def __init__(self, sandbox: Sandbox) -> None:
+        self._sandbox, self.write = sandbox, sandbox.write
+
+    async def finish(self, command: Sequence[str], environment: Mapping[str, str]) -> str:
+        outcome = await self._sandbox.run(
+            command,
+            seconds=MOST_SECONDS,
+            environment=environment,
+            max_bytes=KEPT_BYTES,
+            ends_others=True,
+        )
+        return _said(command, outcome.code, outcome.output)
+
+
+@contextlib.asynccontextmanager
+async def _opened(sandbox: SandboxSpec | None) -> AsyncIterator[_Folder | _SandboxFolder]:
+    if sandbox is None:
+        with tempfile.TemporaryDirectory(prefix="trinity-agent-") as name:
+            yield _Folder(Path(name))
+    else:
+        async with open_sandbox(sandbox) as made:
+            yield _SandboxFolder(made)
 
 
 async def _finished(command: Sequence[str], folder: Path, environment: Mapping[str, str]) -> str:
@@ -175,6 +244,11 @@ async def _finished(command: Sequence[str], folder: Path, environment: Mapping[s
         await asyncio.wait([reading], timeout=DRAIN_SECONDS)
         reading.cancel()
         await process.wait()
+    return _said(command, code, bytes(said))
+
+
+def _said(command: Sequence[str], code: int, said: bytes) -> str:
+    """Returns the end of a command's output. Raises: AgentFailed unless it exited with 0."""
     text = said.decode(errors="replace").strip()
     if code:
         how = f"with {code}" if code > 0 else f"by {signal.Signals(-code).name}"

@@ -41,7 +41,7 @@ MAX_PROCESSES = 1024
 PROBE_SECONDS = 60.0
 _NEW_ROOT = "/sys"
 """A folder that exists everywhere and is in no box: the new root is built there."""
-_SYSTEM = (
+SYSTEM_PATHS = (
     *("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/nix/store", "/etc/alternatives"),
     *("/etc/ld.so.cache", "/etc/localtime", "/etc/passwd", "/etc/group", "/etc/nsswitch.conf"),
     *("/etc/hosts", "/etc/resolv.conf", "/etc/ssl/certs", "/etc/pki/tls/certs"),
@@ -50,16 +50,16 @@ _DEVICES = ("null", "full", "random", "urandom")
 """Without `zero`, which gives shared memory that no limit counts."""
 _RELAYED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1)
 
-_CLONE_NEWNS, _CLONE_NEWIPC, _CLONE_NEWUSER = 0x20000, 0x8000000, 0x10000000
-_CLONE_NEWPID, _CLONE_NEWNET = 0x20000000, 0x40000000
+CLONE_NEWNS, CLONE_NEWIPC, CLONE_NEWUSER = 0x20000, 0x8000000, 0x10000000
+CLONE_NEWPID, CLONE_NEWNET = 0x20000000, 0x40000000
 _CLONE_NEW_ANY, _CLONE_THREAD = 0x7E020000, 0x10000
-_MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC = 1, 2, 4, 8
-_MS_BIND, _MS_REC, _MS_SLAVE = 0x1000, 0x4000, 0x80000
-_MNT_DETACH = 2
-_AT_FDCWD, _AT_RECURSIVE, _MOUNT_SETATTR = -100, 0x8000, 442
-_PR_SET_PDEATHSIG, _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS = 1, 22, 38
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC = 1, 2, 4, 8
+MS_BIND, MS_REC, MS_SLAVE = 0x1000, 0x4000, 0x80000
+MNT_DETACH = 2
+AT_FDCWD, AT_RECURSIVE, MOUNT_SETATTR = -100, 0x8000, 442
+PR_SET_PDEATHSIG, _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS = 1, 22, 38
 _SECCOMP_MODE_FILTER = 2
-_libc = ctypes.CDLL(None, use_errno=True)
+libc = ctypes.CDLL(None, use_errno=True)
 _BPF_LOAD, _BPF_JEQ, _BPF_JGE, _BPF_JSET, _BPF_AND, _BPF_RETURN = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06
 _ALLOW, _ERRNO = 0x7FFF0000, 0x00050000
 _NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT = 0, 4, 16
@@ -83,7 +83,15 @@ _SYSTEM_CALLS: dict[str, tuple[int, _Calls]] = {
 }
 _KERNEL = ("unshare", "setns", "bpf", "perf_event_open", "io_uring_setup", "userfaultfd")
 """Ways to more rights, and parts of the kernel in which such ways are found."""
-_UNCOUNTED = ("memfd_create", "memfd_secret", "shmget", "msgget", "mq_open", "add_key", "keyctl")
+UNCOUNTED_CALLS = (
+    "memfd_create",
+    "memfd_secret",
+    "shmget",
+    "msgget",
+    "mq_open",
+    "add_key",
+    "keyctl",
+)
 """Ways to memory that no limit of a process counts."""
 _Instruction = tuple[int, int, int, int]
 
@@ -154,7 +162,7 @@ def python_paths() -> tuple[str, ...]:
     for folder in dict.fromkeys([*sys.path, os.getcwd()]):
         if folder.endswith(("site-packages", "dist-packages")):
             whole.append(folder)
-        elif os.path.isdir(folder) and not _lies_below(folder, whole):
+        elif os.path.isdir(folder) and not lies_below(folder, whole):
             whole += _importable(Path(folder))
     return tuple(os.path.abspath(path) for path in whole if os.path.exists(path))
 
@@ -167,44 +175,45 @@ def _importable(folder: Path) -> list[str]:
     ]
 
 
-def _lies_below(path: str, folders: Iterable[str]) -> bool:
+def lies_below(path: str, folders: Iterable[str]) -> bool:
     return any(path == folder or path.startswith(folder.rstrip("/") + "/") for folder in folders)
 
 
-class _NoBox(Exception):
+class NoBox(Exception):
     """Raised where a part of the box cannot be made."""
 
 
-def _check(result: int, what: str) -> None:
+def check(result: int, what: str) -> None:
     if result != 0:
-        raise _NoBox(f"{what}: {os.strerror(ctypes.get_errno())}")
+        raise NoBox(f"{what}: {os.strerror(ctypes.get_errno())}")
 
 
-def _mount(source: str, target: str, kind: str = "", flags: int = 0, data: str = "") -> None:
+def mount(source: str, target: str, kind: str = "", flags: int = 0, data: str = "") -> None:
     texts = (source.encode(), target.encode(), kind.encode())
-    _check(_libc.mount(*texts, ctypes.c_ulong(flags), data.encode()), f"mount {source} {target}")
+    check(libc.mount(*texts, ctypes.c_ulong(flags), data.encode()), f"mount {source} {target}")
 
 
-def _enter_pid_namespace(box: Box) -> bool:
-    """Lets children be in a new one; returns true if root did it without a user namespace."""
+def enter_pid_namespace(inner: tuple[int, int]) -> bool:
+    """Lets children be in a new one; returns true if root did it without a user namespace.
+
+    In a user namespace this user and group are `inner`.
+    """
     uid, gid = os.geteuid(), os.getegid()
-    if uid == 0 and _libc.unshare(_CLONE_NEWPID) == 0:
+    if uid == 0 and libc.unshare(CLONE_NEWPID) == 0:
         return True
-    _check(_libc.unshare(_CLONE_NEWUSER | _CLONE_NEWPID), "unshare")
-    # An inner user 0 would keep its capabilities in the namespace when the command is executed.
-    inner = (uid, gid) if box.is_open or uid != 0 else (BOX_USER, BOX_USER)
+    check(libc.unshare(CLONE_NEWUSER | CLONE_NEWPID), "unshare")
     try:
         Path("/proc/self/setgroups").write_text("deny")
         Path("/proc/self/uid_map").write_text(f"{inner[0]} {uid} 1")
         Path("/proc/self/gid_map").write_text(f"{inner[1]} {gid} 1")
     except OSError as error:
-        raise _NoBox(f"user namespace: {error.strerror}") from error
+        raise NoBox(f"user namespace: {error.strerror}") from error
     return False
 
 
 def _make_root(box: Box) -> None:
     """Makes a root with only the files that the box may see, and enters it."""
-    _mount("tmpfs", _NEW_ROOT, "tmpfs", _MS_NOSUID | _MS_NODEV, f"size={SCRATCH_BYTES},mode=755")
+    mount("tmpfs", _NEW_ROOT, "tmpfs", MS_NOSUID | MS_NODEV, f"size={SCRATCH_BYTES},mode=755")
     for name in ("dev", "proc", "tmp", "dev/shm"):
         os.mkdir(f"{_NEW_ROOT}/{name}")
     for name in ("tmp", "dev/shm"):
@@ -214,14 +223,14 @@ def _make_root(box: Box) -> None:
     shown: list[str] = []
     for path in sorted(box.writable):
         _bind(path)
-    for path in sorted((*_SYSTEM, *box.readable)):
-        if os.path.lexists(path) and not _lies_below(path, shown):
+    for path in sorted((*SYSTEM_PATHS, *box.readable)):
+        if os.path.lexists(path) and not lies_below(path, shown):
             _show(path)
             shown.append(path)
-    _mount("proc", f"{_NEW_ROOT}/proc", "proc", _MS_RDONLY | _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
+    mount("proc", f"{_NEW_ROOT}/proc", "proc", MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC)
     os.chdir(_NEW_ROOT)
-    _check(_libc.pivot_root(b".", b"."), "pivot_root")
-    _check(_libc.umount2(b".", _MNT_DETACH), "umount")
+    check(libc.pivot_root(b".", b"."), "pivot_root")
+    check(libc.umount2(b".", MNT_DETACH), "umount")
     os.chdir("/")
 
 
@@ -233,12 +242,12 @@ def _show(path: str) -> None:
         os.symlink(os.readlink(path), target)
         return
     _bind(path)
-    attributes = struct.pack("QQQQ", _MS_RDONLY | _MS_NOSUID | _MS_NODEV, 0, 0, 0)
-    changed = _libc.syscall(
-        *(_MOUNT_SETATTR, _AT_FDCWD, target.encode(), _AT_RECURSIVE),
+    attributes = struct.pack("QQQQ", MS_RDONLY | MS_NOSUID | MS_NODEV, 0, 0, 0)
+    changed = libc.syscall(
+        *(MOUNT_SETATTR, AT_FDCWD, target.encode(), AT_RECURSIVE),
         *(attributes, ctypes.c_size_t(len(attributes))),
     )
-    _check(changed, f"mount_setattr {path}")
+    check(changed, f"mount_setattr {path}")
 
 
 def _bind(path: str) -> None:
@@ -248,16 +257,20 @@ def _bind(path: str) -> None:
     else:
         os.makedirs(os.path.dirname(target), exist_ok=True)
         Path(target).touch()
-    _mount(path, target, flags=_MS_BIND | _MS_REC)
+    mount(path, target, flags=MS_BIND | MS_REC)
 
 
-def _filter(box: Box) -> list[_Instruction]:
-    """Returns the filter of system calls of a closed box."""
+def system_call_filter(box: Box, *further: str) -> list[_Instruction]:
+    """Returns the filter of system calls of a closed box, which refuses further ones by name."""
     if platform.machine() not in _SYSTEM_CALLS:
-        raise _NoBox(f"there is no filter of system calls for {platform.machine()}")
+        raise NoBox(f"there is no filter of system calls for {platform.machine()}")
     architecture, numbers = _SYSTEM_CALLS[platform.machine()]
     numbers = _EVERYWHERE | numbers
-    refused = [*_KERNEL, *(() if box.has_children else (*_UNCOUNTED, "fork", "vfork"))]
+    refused = [
+        *_KERNEL,
+        *further,
+        *(() if box.has_children else (*UNCOUNTED_CALLS, "fork", "vfork")),
+    ]
     # With `clone3`, whose flags a filter cannot read, the library falls back on `clone`.
     code = [(_BPF_LOAD, 0, 0, _ARCHITECTURE), (_BPF_JEQ, 1, 0, architecture), _fail(errno.EPERM)]
     code += [(_BPF_LOAD, 0, 0, _NUMBER), (_BPF_JGE, 0, 1, 0x40000000), _fail(errno.EPERM)]
@@ -294,12 +307,12 @@ def _mmap_rules() -> list[_Instruction]:
     ]
 
 
-def _install_filter(instructions: list[_Instruction]) -> None:
+def install_filter(instructions: list[_Instruction]) -> None:
     program = b"".join(struct.pack("HBBI", *instruction) for instruction in instructions)
     buffer = ctypes.create_string_buffer(program)
     header = struct.pack("HxxxxxxP", len(instructions), ctypes.addressof(buffer))
-    _check(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no new privileges")
-    _check(_libc.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, header, 0, 0), "seccomp")
+    check(libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no new privileges")
+    check(libc.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, header, 0, 0), "seccomp")
 
 
 def _limit(box: Box) -> None:
@@ -323,7 +336,7 @@ def _execute(box: Box, is_root: bool, output: int, command: list[str], cwd: str)
             os.setgroups([])
             os.setresgid(BOX_USER, BOX_USER, BOX_USER)
             os.setresuid(BOX_USER, BOX_USER, BOX_USER)
-        _install_filter(_filter(box))
+        install_filter(system_call_filter(box))
     os.execv(command[0], command)
 
 
@@ -334,29 +347,29 @@ def _be_init(box: Box, is_root: bool, output: int, number: int, command: list[st
     """
     os.setsid()
     cwd = os.getcwd()
-    flags = _CLONE_NEWNS | (0 if box.is_open else _CLONE_NEWIPC)
-    _check(_libc.unshare(flags | (0 if box.has_network else _CLONE_NEWNET)), "unshare")
-    _mount("none", "/", flags=_MS_REC | _MS_SLAVE)
+    flags = CLONE_NEWNS | (0 if box.is_open else CLONE_NEWIPC)
+    check(libc.unshare(flags | (0 if box.has_network else CLONE_NEWNET)), "unshare")
+    mount("none", "/", flags=MS_REC | MS_SLAVE)
     if box.is_open:
-        _mount("proc", "/proc", "proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
+        mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
         with contextlib.suppress(OSError):  # files that are named by the process stay distinct
             Path("/proc/sys/kernel/ns_last_pid").write_text(str(number - 1))
     else:
         _make_root(box)
-    _check(_libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "parent death signal")
-    _exit_if_unread(output)
+    check(libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "parent death signal")
+    exit_if_unread(output)
     worker = os.fork()
     if worker == 0:
-        _or_exit(lambda: _execute(box, is_root, output, command, cwd))
+        or_exit(lambda: _execute(box, is_root, output, command, cwd))
     _relay_signals(worker)
-    _leave_channel()
+    leave_channel()
     while True:
         pid, status = os.wait()
         if pid == worker:
             os._exit(os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status))
 
 
-def _exit_if_unread(output: int) -> None:
+def exit_if_unread(output: int) -> None:
     """Ends if the process that reads the output is gone: it died before its death was noticed."""
     unread = select.poll()
     unread.register(output, 0)
@@ -364,10 +377,10 @@ def _exit_if_unread(output: int) -> None:
         os._exit(NO_BOX_EXIT_CODE)
 
 
-def _or_exit(act: Callable[[], NoReturn]) -> NoReturn:
+def or_exit(act: Callable[[], NoReturn]) -> NoReturn:
     try:
         act()
-    except (_NoBox, OSError) as error:
+    except (NoBox, OSError) as error:
         os.write(2, f"there is no box: {error}\n".encode())
     finally:
         os._exit(NO_BOX_EXIT_CODE)
@@ -407,18 +420,19 @@ def main(spec: str, death_signal: int, command: list[str]) -> None:
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")  # the kernel ends it first
     outgoing, output = os.pipe()
-    is_root = _enter_pid_namespace(box)
+    # An inner user 0 would keep its capabilities in the namespace when the command is executed.
+    is_root = enter_pid_namespace(box.owner)
     # A change of credentials clears the death signal, so it is set last.
-    _check(_libc.prctl(_PR_SET_PDEATHSIG, death_signal, 0, 0, 0), "parent death signal")
+    check(libc.prctl(PR_SET_PDEATHSIG, death_signal, 0, 0, 0), "parent death signal")
     if os.getppid() != parent:
         sys.exit("the parent process died before the command started")
     init = os.fork()
     if init == 0:
         os.close(outgoing)
-        _or_exit(lambda: _be_init(box, is_root, output, number, command))
+        or_exit(lambda: _be_init(box, is_root, output, number, command))
     os.close(output)
     _relay_signals(init)
-    _leave_channel()
+    leave_channel()
     _pass_on(outgoing)
     _end_as(os.waitstatus_to_exitcode(os.waitpid(init, 0)[1]))
 
@@ -434,7 +448,7 @@ def _end_as(code: int) -> NoReturn:
     sys.exit(code)
 
 
-def _leave_channel() -> None:
+def leave_channel() -> None:
     """Leaves standard input and output to the command: the other end sees when it closes them."""
     nothing = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1):
@@ -445,6 +459,6 @@ def _leave_channel() -> None:
 if __name__ == "__main__":
     try:
         main(sys.argv[1], int(sys.argv[2]), sys.argv[3:])
-    except _NoBox as error:
+    except NoBox as error:
         sys.stderr.write(f"there is no box: {error}\n")
         sys.exit(NO_BOX_EXIT_CODE)

@@ -1,6 +1,7 @@
 """The workflow `agent`: a program asks at the address of its run, and what it asked is trained."""
 
 import asyncio
+import socket
 import sys
 from pathlib import Path
 from typing import Any
@@ -9,12 +10,14 @@ import psutil
 import pytest
 
 from tests.integration.explorer.dialects.asking import Asked
+from tests.unit.runtime.test_sandbox import needs_sandbox
 from tests.unit.workflows.scripted import task_of
 from trinity.config.model_code_policy import AGENTS_VARIABLE
 from trinity.errors import UserError
+from trinity.plugins import PLUGIN_DIRS_VARIABLE
 from trinity.rewards.reward import BoundReward
 from trinity.runtime.security.credentials import VARIABLE
-from trinity.types import Experience
+from trinity.types import Experience, JsonValue
 from trinity.workflows.agent_workflow import AgentFailed, AgentWorkflow
 
 ASKING = """
@@ -144,6 +147,66 @@ async def test_output_without_end_is_cut(asked: Asked) -> None:
     assert len(str(failed.value)) < 2_000
 
 
+@needs_sandbox
+async def test_in_a_sandbox_an_agent_asks_and_is_judged_as_elsewhere(asked: Asked) -> None:
+    asked.will_say("I think it is 3.", "It is 2.")
+    judge = (
+        "import json; print(float(json.load(open('row.json'))['answer'] in open('said').read()))"
+    )
+    options: dict[str, Any] = {"reward_command": ["python3", "-c", judge], "sandbox": True}
+    samples = await run(asked, TWO_TURNS, reward=False, **options)
+    assert samples[0].reward == 1.0 and samples[0].metrics["agent_calls"] == 2
+
+
+LOOKS = """
+import socket
+def found(port):
+    try:
+        socket.create_connection(("127.0.0.1", port)).close()
+    except OSError:
+        return False
+    return True
+ask(f"{os.path.exists(SECRET)} {found(PORT)}")
+"""
+
+
+@needs_sandbox
+async def test_in_a_sandbox_an_agent_sees_no_other_file_or_address(
+    asked: Asked, tmp_path: Path
+) -> None:
+    """The control is the same agent without one."""
+    (tmp_path / "secret").write_text("")
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        told = LOOKS.replace("SECRET", repr(str(tmp_path / "secret")))
+        told = ASKING + told.replace("PORT", str(other.getsockname()[1]))
+        for sandbox, seen in ((True, "False False"), (False, "True True")):
+            asked.will_say("ok")
+            await run(asked, told, sandbox=sandbox)
+            assert asked.chats.messages[0]["content"] == seen
+
+
+@needs_sandbox
+async def test_in_a_sandbox_an_agent_that_goes_wrong_says_why(asked: Asked) -> None:
+    with pytest.raises(AgentFailed, match="ended with 1; it said last: no luck"):
+        await run(asked, "import sys; sys.exit('no luck')", sandbox=True)
+
+
+@needs_sandbox
+async def test_a_file_that_a_word_names_is_in_the_sandbox(
+    asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine.py").write_text(ASKING + "ask('from a file')")
+    monkeypatch.chdir(tmp_path)
+    asked.will_say("ok")
+    task = task_of(
+        {"question": "1+1?", "answer": "2"},
+        reward=BoundReward(right, {}, "right"),
+        workflow_args={"command": "python3 mine.py", "sandbox": {"max_processes": 32}},
+    )
+    await AgentWorkflow(task=task, model=asked.model).run_async()
+    assert asked.chats.messages[0]["content"] == "from a file"
+
+
 @pytest.mark.parametrize(
     ("args", "words"),
     [
@@ -154,6 +217,11 @@ async def test_output_without_end_is_cut(asked: Asked) -> None:
         ({"environment": {"A": 1}}, "give names with texts"),
         ({"max_calls": 0}, "a whole number from 1 on"),
         ({"comand": "a"}, "comand"),
+        (
+            {"sandbox": {"memory": 1}},
+            "sandbox is .*give true, or some of root, image, memory_bytes",
+        ),
+        ({"sandbox": {"disk_bytes": 0}}, "sandbox is .*give true"),
     ],
 )
 async def test_wrong_arguments_are_named(asked: Asked, args: dict[str, Any], words: str) -> None:
@@ -170,3 +238,37 @@ async def test_where_tenants_meet_the_operator_decides(
     monkeypatch.setenv(AGENTS_VARIABLE, "true")
     asked.will_say("2", "2")
     assert await run(asked, TWO_TURNS)
+
+
+@needs_sandbox
+async def test_where_tenants_meet_a_sandbox_is_enough_and_shows_plug_ins_alone(
+    asked: Asked, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The control is the operator's word, with which the other file is shown, too."""
+    plugins, other = tmp_path / "plugins", tmp_path / "other"
+    for folder in (plugins, other):
+        folder.mkdir()
+        (folder / "mine.py").write_text(TWO_TURNS)
+    monkeypatch.chdir(other)
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
+    monkeypatch.setenv(PLUGIN_DIRS_VARIABLE, str(plugins))
+
+    async def play(word: str) -> list[Experience]:
+        asked.will_say("2", "2")
+        command: JsonValue = ["python3", word, "{prompt}"]
+        task = task_of(
+            {"question": "1+1?", "answer": "2"},
+            reward=BoundReward(right, {}, "right"),
+            workflow_args={"command": command, "sandbox": True},
+        )
+        made: list[Experience] = await AgentWorkflow(task=task, model=asked.model).run_async()
+        return made
+
+    assert await play(str(plugins / "mine.py"))
+    for word in ("mine.py", f"{plugins}/../other/mine.py"):
+        with pytest.raises(AgentFailed, match="No such file"):
+            await play(word)
+    with pytest.raises(UserError, match="names a root or an image"):
+        await run(asked, TWO_TURNS, sandbox={"root": "/"})
+    monkeypatch.setenv(AGENTS_VARIABLE, "true")
+    assert await play("mine.py")
