@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
-from services.buffer.domain.admission import RowLoad, credit_rows
+from services.buffer.domain.admission import RowLoad
 from services.buffer.domain.stage import Stage
 from services.buffer.ingest.stream import RunStream
 from services.buffer.operations.explore_steps import cut_stragglers
@@ -226,7 +226,7 @@ class QueueDepthMetrics:
         self._is_registered = True
         metrics.STREAM_PENDING.register_callback(self._in_stream)
         metrics.CREDIT.register_callback(
-            lambda: self._of_stages(lambda stage, load: credit_rows(stage) - load.total)
+            lambda: self._of_stages(lambda stage, load: stage.plan.credit_rows - load.total)
         )
         metrics.OUTSTANDING.register_callback(
             lambda: self._of_stages(lambda _, load: load.num_outstanding)

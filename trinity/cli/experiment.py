@@ -93,7 +93,7 @@ def stage_lines(stage: StagePlan) -> list[str]:
         f"  rollout        {pluralize(rollout.engine_num, 'engine')}, {rollout.engine_type}, "
         f"{rollout.dtype}",
         f"  synchronizing  {sync.sync_method}, {sync.sync_style}, every "
-        f"{pluralize(sync.sync_interval, 'step')}, offset {sync.sync_offset}",
+        f"{pluralize(sync.sync_interval, 'step')}, offset {sync.sync_offset}{_lag(stage)}",
     ]
     if (experts := stage.expert_buffer) is not None:
         share = f"{stage.num_expert_rows} of the {stage.train_batch_size} rows of a step"
@@ -170,6 +170,12 @@ def _place(rows: ResolvedTaskset | ResolvedExperienceBuffer) -> str:
     if rows.storage_type == "sql" and rows.path is not None:
         return f"table {rows.table} of {without_password(rows.path)}"
     return rows.path or f"{rows.name} ({rows.storage_type})"
+
+
+def _lag(stage: StagePlan) -> str:
+    if not stage.has_dynamic_sync:
+        return ""
+    return f", rollouts up to {pluralize(stage.largest_lag, 'step')} old"
 
 
 def _parts(stage: StagePlan) -> str:

@@ -55,7 +55,16 @@ SYNCHRONIZER = [
             ("dynamic_by_trainer", "trainer_driven"),
         )
     ),
-    told("style fully_async", at("synchronizer.sync_style", "fully_async"), PLANNED, "fully_async"),
+    follows(
+        "style fully_async",
+        {"synchronizer": {"sync_style": "fully_async"}, "explorer": {"max_inflight_batches": 3}},
+        lambda plan: (plan.keeps_requests, plan.explore_steps_ahead) == (True, 3),
+    ),
+    refused(
+        "no common steps",
+        {"synchronizer": {"sync_style": "fully_async"}, "buffer": {"train_step": "explore_step"}},
+        "has no common steps",
+    ),
     refused(
         "requests kept on policy",
         at("synchronizer.weight_update", "keep"),
