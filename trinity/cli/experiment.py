@@ -17,6 +17,7 @@ from trinity.cli.overrides import parse_overrides
 from trinity.config.checks.packages import missing_packages
 from trinity.config.plan.model import missing_from_cache
 from trinity.config.plan.parts import ResolvedExperienceBuffer, ResolvedTaskset
+from trinity.config.plan.rollouts_ahead import largest_lag
 from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
 from trinity.config.plan.task_storage import without_password
 from trinity.errors import UserError
@@ -175,7 +176,7 @@ def _place(rows: ResolvedTaskset | ResolvedExperienceBuffer) -> str:
 def _lag(stage: StagePlan) -> str:
     if not stage.has_dynamic_sync:
         return ""
-    return f", rollouts up to {pluralize(stage.largest_lag, 'step')} old"
+    return f", rollouts up to {pluralize(largest_lag(stage), 'step')} old"
 
 
 def _parts(stage: StagePlan) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from services.buffer.domain.stage import Stage
+from trinity.config.plan.rollouts_ahead import credit_rows, explore_steps_ahead
 from trinity.runtime.members import WaitKind
 
 STRAGGLER_REASON = (
@@ -64,7 +65,7 @@ def check_credit(stage: Stage, load: RowLoad) -> AdmissionRefusal | None:
     """Returns a refusal if explore step `stage.explore_step + 1` would exceed the row credit."""
     if stage.plan.trains_explore_steps:
         return _check_steps_ahead(stage)
-    if stage.plan.rows_per_explore_step <= stage.plan.credit_rows - load.total:
+    if stage.plan.rows_per_explore_step <= credit_rows(stage.plan) - load.total:
         return None
     return AdmissionRefusal(
         f"explore step {stage.explore_step + 1} waits until the trainer has taken some of "
@@ -75,7 +76,7 @@ def check_credit(stage: Stage, load: RowLoad) -> AdmissionRefusal | None:
 def _check_steps_ahead(stage: Stage) -> AdmissionRefusal | None:
     """Counts explore steps instead of rows: a step may have any number of samples."""
     sync, step = stage.plan.config.synchronizer, stage.explore_step + 1
-    if step <= stage.recorded_step + sync.sync_interval + stage.plan.explore_steps_ahead:
+    if step <= stage.recorded_step + sync.sync_interval + explore_steps_ahead(stage.plan):
         return None
     return AdmissionRefusal(
         f"explore step {step} waits until the trainer has taken explore step "

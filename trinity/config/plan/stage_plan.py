@@ -1,6 +1,5 @@
 """The plan derived from a configuration: services act on it; it travels as JSON."""
 
-import math
 from pathlib import Path
 from typing import Literal
 
@@ -291,39 +290,6 @@ class StagePlan(PlanModel):
         sync = self.config.synchronizer
         keeps = sync.weight_update == "keep" or sync.sync_style == "fully_async"
         return self.needs_training and keeps
-
-    @property
-    def explore_steps_ahead(self) -> int:
-        """Explore steps that may be on their way besides what the trainer needs for a version."""
-        if self.config.synchronizer.sync_style == "fully_async":
-            return self.config.explorer.max_inflight_batches
-        return 1 + self.config.synchronizer.sync_offset
-
-    @property
-    def credit_rows(self) -> int:
-        """The most rows that may be outstanding or ready after another explore step opens.
-
-        The trainer needs `sync_interval` batches until its next version, and the explorer may be
-        some steps ahead of the one it works on. Rows of data in a batch take no credit. A replay
-        buffer is bounded by its own capacity. Where a train step is an explore step, explore steps
-        are counted instead. Tasks that may be left behind (`explorer.over_rollout`) run like all
-        others. Without a trainer, an explore step may open while the previous one is running.
-        """
-        repeated = self.num_droppable_tasks * self.algorithm.repeat_times
-        ahead = self.explore_steps_ahead * (self.rows_per_explore_step + repeated)
-        if not self.needs_training:
-            return ahead + self.rows_per_explore_step + repeated
-        kept = self.replay.capacity if self.replay else 0
-        return self.config.synchronizer.sync_interval * self.num_rollout_rows + ahead + kept
-
-    @property
-    def largest_lag(self) -> int:
-        """Train steps from the weights of a rollout to the step that trains it, at most.
-
-        A rollout that takes longer than all that begin after it may be older.
-        """
-        steps = math.ceil(self.credit_rows / self.num_fresh_rows)
-        return self.config.synchronizer.sync_interval + steps
 
     def requests_version(self, explore_step: int) -> bool:
         """True if `explore_step` begins by requesting newer weights (`explorer_driven`)."""

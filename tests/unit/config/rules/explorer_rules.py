@@ -15,6 +15,7 @@ from tests.unit.config.rules.case import (
     refused,
     told,
 )
+from trinity.config.plan.rollouts_ahead import explore_steps_ahead
 from trinity.config.plan.stage_plan import StagePlan
 
 
@@ -58,7 +59,7 @@ SYNCHRONIZER = [
     follows(
         "style fully_async",
         {"synchronizer": {"sync_style": "fully_async"}, "explorer": {"max_inflight_batches": 3}},
-        lambda plan: (plan.keeps_requests, plan.explore_steps_ahead) == (True, 3),
+        lambda plan: (plan.keeps_requests, explore_steps_ahead(plan)) == (True, 3),
     ),
     refused(
         "no common steps",
