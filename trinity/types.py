@@ -17,6 +17,7 @@ import numpy.typing as npt
 from trinity.errors import UserError
 from trinity.runtime.json_values import JsonObject as JsonObject
 from trinity.runtime.json_values import JsonValue as JsonValue
+from trinity.runtime.origin import Turn as Turn
 from trinity.runtime.tensors import array_of, tensor_of
 from trinity.runtime.uuids import name_uuid
 
@@ -246,6 +247,7 @@ class Experience:
     reward_parts: dict[str, float]
     finish_reason: FinishReason
     version_spans: tuple[VersionSpan, ...]
+    turns: tuple[Turn, ...]
     sampling: SamplingParams | None
     chat_template_sha256: bytes
     tools_sha256: bytes
@@ -277,6 +279,7 @@ class Experience:
         reward_parts: dict[str, float] | None = None,
         finish_reason: FinishReason = FinishReason.STOP,
         version_spans: tuple[VersionSpan, ...] = (),
+        turns: tuple[Turn, ...] = (),
         sampling: SamplingParams | None = None,
         chat_template_sha256: bytes = b"",
         tools_sha256: bytes = b"",
@@ -294,16 +297,14 @@ class Experience:
         self.reward = reward
         self.reward_parts = _dict_of(reward_parts)
         self.finish_reason = finish_reason
-        self.version_spans = version_spans
+        self.version_spans, self.turns = version_spans, turns
         self.sampling = sampling
-        self.chat_template_sha256 = chat_template_sha256
-        self.tools_sha256 = tools_sha256
+        self.chat_template_sha256, self.tools_sha256 = chat_template_sha256, tools_sha256
         self.arrays = _dict_of(arrays)
         self.info = _dict_of(info)
         self.metrics = _dict_of(metrics)
         self.blobs = blobs
-        self.reward_revision = reward_revision
-        self.trace_id = trace_id
+        self.reward_revision, self.trace_id = reward_revision, trace_id
         # The answer of the engine, or the sample of its answers, that it was made of.
         self.origin: Experience | None = None
         # Further samples of the same conversation, whose turns are not one sequence.

@@ -1,5 +1,6 @@
 """A rank's clients of the buffer and the synchronizer; calls are retried while a peer is away."""
 
+import logging
 import math
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -21,12 +22,16 @@ from services.trainer.types import (
 )
 from trinity.api.v1 import buffer_pb2, buffer_pb2_grpc, synchronizer_pb2, synchronizer_pb2_grpc
 from trinity.data.codec import stage_key_to_proto
+from trinity.data.codec_checks import turn_digests
 from trinity.runtime.device_lock import ReportCounter
 from trinity.runtime.members import WaitKind
+from trinity.runtime.origin import batch_digest, data_row_digest
 from trinity.runtime.presence import wait_kind_from_proto
 from trinity.runtime.retry import RpcRetry
 from trinity.runtime.rpc.limits import CALL_SECONDS
 from trinity.types import StageKey
+
+logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 20.0
 EVALUATION_POLL_SECONDS = 5.0
@@ -141,27 +146,31 @@ class TrainerBufferClient:
             wait_seconds=min(wait_seconds, POLL_SECONDS),
             takes_incomplete=takes_incomplete,
         )
-        head, rows = self._retry.call(lambda: self._receive(request, reader))
+        head, rows, received_sha256 = self._retry.call(lambda: self._receive(request, reader))
         if head.state in NO_BATCH_REASONS:
             return _no_batch(head)
+        if head.rows_sha256 not in (b"", received_sha256):
+            logger.error("the rows are not those that were recorded", extra={"step": step})
         batch = TrainBatch(
             step=step,
             rows=rows,
             metrics=dict(head.metrics),
             replayed=head.replayed,
+            rows_sha256=received_sha256 if head.rows_sha256 else b"",
             num_bad_rows=head.num_rows - len({row.position for row in rows}),
         )
         return BatchResult(batch)
 
     def _receive(
         self, request: buffer_pb2.GetBatchRequest, reader: RowReader
-    ) -> tuple[buffer_pb2.BatchHead, list[TrainRow]]:
+    ) -> tuple[buffer_pb2.BatchHead, list[TrainRow], bytes]:
         """Reads the whole stream, so that a break in its middle repeats the whole call.
 
         Each message is decoded while the next is on its way.
         """
         head = buffer_pb2.BatchHead()
         rows: list[TrainRow] = []
+        digests: list[bytes] = []
         stream = self._stub.GetBatch(request, timeout=POLL_SECONDS + TRANSFER_SECONDS)
         self._polling = stream
         if self._interrupted.is_set():
@@ -172,14 +181,15 @@ class TrainerBufferClient:
                     head = message.head
                 else:
                     rows += reader.read(message.rows.rows)
+                    digests += map(_row_digest, message.rows.rows)
         except grpc.RpcError as error:
             if error.code() is not grpc.StatusCode.CANCELLED or not self._interrupted.is_set():
                 raise
-            return buffer_pb2.BatchHead(state=buffer_pb2.BatchHead.STATE_WAITING), []
+            return buffer_pb2.BatchHead(state=buffer_pb2.BatchHead.STATE_WAITING), [], b""
         finally:
             self._polling = None
             self._interrupted.clear()
-        return head, rows
+        return head, rows, batch_digest(digests)
 
     def interrupt_poll(self) -> None:
         """Ends the current or next poll for a batch as if it timed out.
@@ -196,6 +206,7 @@ class TrainerBufferClient:
             version=weights.version,
             incarnation=weights.incarnation,
             weights_sha256=weights.weights_sha256,
+            lineage_sha256=weights.lineage_sha256,
         )
         request = buffer_pb2.RecordVersionRequest(key=self._key, version=version)
         answer = self._retry.call(lambda: self._stub.RecordVersion(request, timeout=CALL_SECONDS))
@@ -225,6 +236,7 @@ class TrainerBufferClient:
             incarnation=checkpoint.incarnation,
             path=str(checkpoint.path),
             manifest_sha256=checkpoint.manifest_sha256,
+            lineage_sha256=checkpoint.lineage_sha256,
         )
         request = buffer_pb2.CommitCheckpointRequest(key=self._key, checkpoint=message)
         answer = self._retry.call(
@@ -266,6 +278,12 @@ class TrainerBufferClient:
             return None
         is_cancelled = answer.state == buffer_pb2.FinishTrainingResponse.STATE_CANCELLED
         return EvaluationsEnd(tuple(answer.best_versions), is_cancelled, answer.reason)
+
+
+def _row_digest(row: buffer_pb2.BatchRow) -> bytes:
+    if row.HasField("experience"):
+        return turn_digests(row.experience)[-1]
+    return data_row_digest(row.row_json)
 
 
 def _no_batch(head: buffer_pb2.BatchHead) -> BatchResult:

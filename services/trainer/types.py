@@ -92,6 +92,8 @@ class TrainBatch:
     """Means over the batch, measured by the buffer."""
     replayed: bool
     """True if it was composed for an earlier incarnation."""
+    rows_sha256: bytes = b""
+    """Digest of the rows as they came; empty if the buffer has recorded none."""
     num_bad_rows: int = 0
     """Rows that could not be formatted and are left out (`on_bad_row: skip`)."""
 
@@ -188,6 +190,8 @@ class WeightsOnDisk:
     """The place from which it is also sent from memory."""
     copy: int = 0
     """Counts how often it was written again under another path."""
+    lineage_sha256: bytes = field(default=b"", compare=False)
+    """Digest of all batches that it was trained on; empty where that is not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,6 +202,8 @@ class WrittenCheckpoint:
     incarnation: int
     path: Path
     manifest_sha256: bytes
+    lineage_sha256: bytes = b""
+    """The same as of weights."""
 
 
 def mean_max_min(name: str, values: Sequence[float] | npt.NDArray[np.float64]) -> dict[str, float]:

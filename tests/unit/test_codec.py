@@ -28,6 +28,7 @@ from trinity.types import (
     RoleSpan,
     SamplingParams,
     Sequence,
+    Turn,
     VersionSpan,
 )
 
@@ -60,6 +61,7 @@ def an_experience() -> Experience:
         reward_parts={"accuracy": 1.0},
         finish_reason=FinishReason.STOP,
         version_spans=(VersionSpan(start=0, end=2, version=9, incarnation=1),),
+        turns=(Turn(prompt_length=2, end=4, content_sha256=b"\x07" * 32),),
         sampling=SamplingParams(
             temperature=0.7,
             seed=2**62 + 1,

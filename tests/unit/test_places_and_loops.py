@@ -50,6 +50,7 @@ PLACES: dict[str, dict[str, str]] = {
         "trinity/weights/ledger.py": "LedgerKey.create WeightsLedger.write _create_once",
         "trinity/weights/manifest.py": "link_or_copy move_into_place seal",
         "trinity/weights/shards.py": "_ShardWriter.write_data write_shards",
+        "trinity/weights/stored.py": "write_lineage",
         "services/explorer/serving/access.py": "read_or_create_key",
         "services/explorer/telemetry.py": "RunnerRouter._file",
         "services/trainer/checkpoints/best.py": "BestVersion._replace",

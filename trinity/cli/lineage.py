@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -10,23 +11,59 @@ from trinity.api.v1 import query_pb2
 from trinity.cli.places import FindRun, at_a_run
 from trinity.cli.view import JsonOption, StageOption
 from trinity.data.samples import sample_row, step_rows
-from trinity.inspect.tables import console, step_header, step_table
+from trinity.inspect.origin import OriginWalk
+from trinity.inspect.tables import console, sanitize_terminal, step_header, step_table
 from trinity.run.places import RunLocation
 from trinity.run.stored import open_stored_experiment
 from trinity.types import JsonObject
 
+DIFFERS = 1
+
 
 @at_a_run(has_words=True)
 def lineage(
-    step: Annotated[int, typer.Argument(min=1, help="The train step.", show_default=False)],
+    step: Annotated[
+        int,
+        typer.Argument(
+            min=1, help="The train step, or the version of the weights.", show_default=False
+        ),
+    ],
     *,
     find_run: FindRun,
     stage: StageOption = None,
+    verify: Annotated[
+        bool,
+        typer.Option(
+            "--verify",
+            help="Walk from this version of the weights through all batches before it to each "
+            "answer of the model, compute every digest again, and report all that differs (exit "
+            "code 1). It proves the record, not the arithmetic.",
+        ),
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Show which samples moved a train step: from which task, made by which weights, with which
     reward, advantage and ratio."""
-    asyncio.run(_show(find_run(), stage, step, as_json))
+    if verify:
+        asyncio.run(_verify(find_run(), stage, step, as_json))
+    else:
+        asyncio.run(_show(find_run(), stage, step, as_json))
+
+
+async def _verify(place: RunLocation, stage: str | None, version: int, as_json: bool) -> None:
+    async with open_stored_experiment(place) as stored:
+        job_dir = place if isinstance(place, Path) else None
+        walk = OriginWalk(queries=stored.queries, key=stored.key(stage), job_dir=job_dir)
+        report = await walk.walk_from(version)
+    if as_json:
+        for row in report.rows:
+            print(json.dumps(row.as_json()))
+        for text in report.faults:
+            print(json.dumps({"differs": text}))
+    else:
+        print(*map(sanitize_terminal, report.lines(version)), sep="\n")
+    if report.faults:
+        raise typer.Exit(DIFFERS)
 
 
 async def _show(place: RunLocation, stage: str | None, step: int, as_json: bool) -> None:

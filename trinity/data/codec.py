@@ -23,6 +23,7 @@ from trinity.types import (
     SamplingParams,
     Sequence,
     StageKey,
+    Turn,
     VersionSpan,
     experience_id,
 )
@@ -301,6 +302,7 @@ def set_experience(
     message.reward_parts.update(experience.reward_parts)
     message.finish_reason = FINISH_REASONS[experience.finish_reason]
     message.version_spans.extend(map(span_to_proto, experience.version_spans))
+    message.turns.extend(map(_turn_to_proto, experience.turns))
     message.chat_template_sha256 = experience.chat_template_sha256
     message.tools_sha256 = experience.tools_sha256
     for name, array in experience.arrays.items():
@@ -328,6 +330,7 @@ def experience_from_proto(message: experience_pb2.Experience) -> Experience:
         reward_parts=dict(message.reward_parts),
         finish_reason=finish_reason_of(message),
         version_spans=tuple(span_from_proto(span) for span in message.version_spans),
+        turns=tuple(_turn_from_proto(turn) for turn in message.turns),
         sampling=sampling_from_proto(message.sampling) if message.HasField("sampling") else None,
         chat_template_sha256=message.chat_template_sha256,
         tools_sha256=message.tools_sha256,
@@ -420,6 +423,18 @@ def span_from_proto(message: experience_pb2.VersionSpan) -> VersionSpan:
         end=message.end,
         version=message.version,
         incarnation=message.incarnation,
+    )
+
+
+def _turn_to_proto(turn: Turn) -> experience_pb2.Turn:
+    return experience_pb2.Turn(
+        prompt_length=turn.prompt_length, end=turn.end, content_sha256=turn.content_sha256
+    )
+
+
+def _turn_from_proto(message: experience_pb2.Turn) -> Turn:
+    return Turn(
+        prompt_length=message.prompt_length, end=message.end, content_sha256=message.content_sha256
     )
 
 

@@ -13,7 +13,9 @@ from trinity.data.codec import (
     finish_reason_of,
     sequence_from_proto,
 )
+from trinity.runtime.origin import chain_turns, turn_contents
 from trinity.types import Experience, Pair
+from trinity.types import Sequence as TokenSequence
 
 Tensor = experience_pb2.Tensor
 LENGTH_DELIMITED = 2
@@ -59,6 +61,60 @@ def check_sequence_message(message: experience_pb2.Sequence) -> tuple[int, int]:
         sequence = sequence_from_proto(message)
         return len(sequence.tokens), sequence.response_length
     return lengths
+
+
+def checked_turn_digests(message: experience_pb2.Experience) -> list[bytes]:
+    """Returns the digests of a valid sample's turns; see `turn_digests`.
+
+    Raises: ValueError when its turns are not the engine's answers that it says.
+    """
+    if not message.turns:
+        return turn_digests(message)
+    if not message.HasField("sequence"):
+        raise ValueError("turns are parts of one sequence, and the experience is a pair")
+    sequence = sequence_from_proto(message.sequence)
+    outside_R = sequence.action_mask.copy()
+    begin = last = sequence.prompt_length
+    for turn in message.turns:
+        if not last <= turn.prompt_length <= turn.end <= len(sequence.tokens):
+            raise ValueError("turns overlap, or do not lie in the response")
+        outside_R[turn.prompt_length - begin : turn.end - begin] = False
+        last = turn.end
+    if outside_R.any():
+        raise ValueError("the action mask is true for tokens of no turn")
+    contents = _contents(message, sequence)
+    if contents != [turn.content_sha256 for turn in message.turns]:
+        raise ValueError("a turn has other tokens, log-probabilities or versions than the answer")
+    return chain_turns(contents)
+
+
+def turn_digests(message: experience_pb2.Experience) -> list[bytes]:
+    """Returns the chained digests of a sample's turns, by its tokens; else those of its sequences.
+
+    Raises: ValueError when the arrays of the sample are not valid.
+    """
+    if message.turns:
+        return chain_turns(_contents(message, sequence_from_proto(message.sequence)))
+    is_pair = message.HasField("pair")
+    sides = (message.pair.chosen, message.pair.rejected) if is_pair else (message.sequence,)
+    contents = []
+    for side in map(sequence_from_proto, sides):
+        place, spans = (side.prompt_length, len(side.tokens)), message.version_spans
+        contents += turn_contents(
+            side.tokens, side.prompt_length, side.rollout_logprobs, spans, [place]
+        )
+    return chain_turns(contents, are_answers=False)
+
+
+def _contents(message: experience_pb2.Experience, sequence: TokenSequence) -> list[bytes]:
+    places = [(turn.prompt_length, turn.end) for turn in message.turns]
+    return turn_contents(
+        sequence.tokens,
+        sequence.prompt_length,
+        sequence.rollout_logprobs,
+        message.version_spans,
+        places,
+    )
 
 
 def _plain_lengths(message: experience_pb2.Sequence) -> tuple[int, int] | None:

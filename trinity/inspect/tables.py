@@ -233,6 +233,7 @@ def _facts(answer: query_pb2.GetExperienceResponse) -> Table:
         ("advantage", _number(record.advantage) if record.HasField("advantage") else NONE),
         ("weights", versions(record)),
         ("end", finish_reason_name(record.finish_reason)),
+        ("digest", record.turn_sha256[-1].hex() if record.turn_sha256 else ""),
         *(("trained", _use(use)) for use in record.uses),
         *((change.what, _change(change)) for change in answer.changes),
     )

@@ -5,12 +5,20 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
-from trinity.weights.manifest import MANIFEST_NAME, Manifest, read_regular_file
+from trinity.weights.manifest import MANIFEST_NAME, Manifest, Sha256Hex, read_regular_file
 
 BEST_FOLDER = "best"
+LINEAGE_NAME = "lineage.json"
+"""File of a version with the digest of all batches that it was trained on."""
 _VERSION = re.compile(r"v(\d+)-(\d+)(?:-(\d+))?")
+
+
+class StoredLineage(BaseModel):
+    """The file beside the weights of a version."""
+
+    lineage_sha256: Sha256Hex
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +56,21 @@ def newest_model(job_dir: Path, stage: str) -> StoredModel | None:
         return None
     numbers, path = max(found)
     return StoredModel(path, stage, numbers[0])
+
+
+def write_lineage(directory: Path, lineage: bytes) -> None:
+    """Writes the digest of a version's batches beside its weights, before they are sealed."""
+    content = StoredLineage(lineage_sha256=lineage.hex()).model_dump_json()
+    (directory / LINEAGE_NAME).write_text(content)
+
+
+def read_lineage(directory: Path) -> bytes:
+    """Returns that digest; empty where there is none that can be read."""
+    try:
+        content = read_regular_file(directory / LINEAGE_NAME)
+        return bytes.fromhex(StoredLineage.model_validate_json(content).lineage_sha256)
+    except (OSError, ValidationError):
+        return b""
 
 
 def model_lines(job_dir: Path, stages: Iterable[str]) -> list[str]:

@@ -60,7 +60,6 @@ class MultiTurnWorkflow(Workflow):
             )
         samples = merge_turns(matched.turns)
         for sample in samples:
-            sample.origin = sample.copied()
             sample.reward = reward
             sample.info = dict(info or {})
             if matched.unused:

@@ -32,7 +32,7 @@ NONE_ANSWERED = (
 limited_log = RateLimitedLog(logging.getLogger(__name__))
 BUILT = "built_by_workflow"
 """Key in `info` of an experience that no answer of the engine is, and the metric of their share."""
-OF_ENGINE = ("version_spans", "sampling", "chat_template_sha256", "tools_sha256")
+OF_ENGINE = ("version_spans", "turns", "sampling", "chat_template_sha256", "tools_sha256")
 """Fields that the engine's answer decides."""
 
 
@@ -216,6 +216,7 @@ def _mark_as_built(experience: Experience, model: "ModelWrapper") -> None:
     Raises: UserError for lengths that do not fit, and for tokens that the model does not have.
     """
     experience.info[BUILT] = True
+    experience.turns = ()
     experience.metrics[BUILT] = 1.0
     body = experience.body
     for side in (body.chosen, body.rejected) if isinstance(body, Pair) else (body,):

@@ -56,6 +56,7 @@ def _merge(turns: Sequence[Experience]) -> Experience:
     first, last = turns[0], turns[-1]
     start = first.sequence.prompt_length
     length = len(last.sequence.tokens) - start
+    are_answers = all(turn.turns for turn in turns)
     offsets = [(turn.sequence.prompt_length - start, turn) for turn in turns]
     mask = np.zeros(length, dtype=np.bool_)
     logprobs = np.zeros(length, dtype=np.float32)
@@ -71,16 +72,19 @@ def _merge(turns: Sequence[Experience]) -> Experience:
         response_text=last.prompt_text[len(first.prompt_text) :] + last.response_text,
         role_spans=last.sequence.role_spans,
     )
-    return replace(
+    merged = replace(
         first,
         body=body,
         reward=None,
         finish_reason=last.finish_reason,
         version_spans=tuple(_spans(offsets)),
+        turns=tuple(turn for own in turns for turn in own.turns) if are_answers else (),
         arrays={name: _merge_array(name, offsets, length) for name in first.arrays},
         info={},
         metrics={},
     )
+    merged.origin = merged.copied()
+    return merged
 
 
 def _spans(offsets: Iterable[tuple[int, Experience]]) -> Iterable[VersionSpan]:

@@ -29,6 +29,8 @@ class ReceivedSample:
     response_length: int
     metrics: dict[str, float]
     content_hash: bytes
+    turn_sha256: bytes
+    """Digests of its turns, 32 bytes each (`trinity.runtime.origin`)."""
     body: bytes
 
 

@@ -13,7 +13,7 @@ from services.buffer.domain.results import ReceivedSample, Result
 from services.buffer.domain.tasks import SampleText, sanitize_text
 from trinity.api.v1 import experience_pb2 as pb
 from trinity.data.codec import finish_reason_of
-from trinity.data.codec_checks import check_experience_message
+from trinity.data.codec_checks import check_experience_message, checked_turn_digests
 from trinity.errors import InvalidRequest
 from trinity.runtime.rpc.bounds import check_bounds
 from trinity.runtime.subjects import runs_subject
@@ -283,6 +283,7 @@ def _read_experience(
         response_length=response_length,
         metrics=_named(message.metrics) | _named(message.reward_parts),
         content_hash=_hash(body),
+        turn_sha256=b"".join(checked_turn_digests(message)),
         body=body,
     )
 

@@ -21,6 +21,7 @@ from services.buffer.store.batches import (
     any_metric_above_zero,
     insert_head,
     insert_items,
+    with_digests,
 )
 from services.buffer.store.database import notify, stage_topics, work_topic
 from services.buffer.store.experiences import set_states
@@ -285,12 +286,13 @@ async def record_batch(
     *,
     taken: Sequence[str] = (),
     samples: SamplesEvent | None = None,
-) -> None:
-    """Stores a batch with its rows, logs it and notifies waiters.
+) -> BatchHead:
+    """Stores a batch with its rows and their digests, logs it and notifies waiters.
 
     `taken` are experiences to mark as batched; `samples` are shown to people.
     """
     await set_states(connection, stage.key, taken, ExperienceState.BATCHED)
+    head, items = await with_digests(connection, stage, head, items)
     await insert_head(connection, stage, head)
     await insert_items(connection, stage, head, items)
     await update_stage(connection, stage.key, recorded_step=head.step, num_stale=0)
@@ -299,3 +301,4 @@ async def record_batch(
     if samples is not None:
         await log_event(connection, stage.key, samples)
     await notify(connection, *stage_topics(stage.key))
+    return head

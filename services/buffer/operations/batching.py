@@ -325,7 +325,7 @@ class BatchComposer:
         samples = await self._samples(connection, stage, rows) if step == 1 else None
         head = _head(stage, step, items, metrics)
         taken = [row.experience_id for row in rows] if are_new else []
-        await record_batch(connection, stage, head, items, taken=taken, samples=samples)
+        head = await record_batch(connection, stage, head, items, taken=taken, samples=samples)
         logger.debug(
             "a batch is composed",
             extra={"stage": stage.key.stage, "step": step, "rows": len(items)},
@@ -360,8 +360,7 @@ class BatchComposer:
         await update_stage(connection, stage.key, num_drawn=step * size)
         samples = await _data_samples(connection, stage, items) if step == 1 else None
         head = _head(stage, step, items, {"num_rows": float(size)})
-        await record_batch(connection, stage, head, items, samples=samples)
-        return head
+        return await record_batch(connection, stage, head, items, samples=samples)
 
 
 async def _data_samples(

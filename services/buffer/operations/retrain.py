@@ -155,8 +155,7 @@ async def compose_stored(connection: Connection, stage: Stage, step: int) -> Bat
         num_rows=recorded.num_rows,
         metrics=recorded.metrics,
     )
-    await record_batch(connection, stage, head, [_copy_of(item) for item in items])
-    return head
+    return await record_batch(connection, stage, head, [_copy_of(item) for item in items])
 
 
 def _copy_of(item: RecordedItem) -> BatchItem:

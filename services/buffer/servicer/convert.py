@@ -176,6 +176,7 @@ def parse_version(message: pb.PublishedVersion) -> RecordedVersion:
         version=message.version,
         incarnation=message.incarnation,
         weights_sha256=parse_sha256(message.weights_sha256, "version.weights_sha256"),
+        lineage_sha256=_parse_lineage(message, "version"),
     )
 
 
@@ -193,7 +194,13 @@ def parse_checkpoint(message: pb.Checkpoint) -> Checkpoint:
         incarnation=message.incarnation,
         path=parse_text(message.path, "checkpoint.path"),
         manifest_sha256=parse_sha256(message.manifest_sha256, "checkpoint.manifest_sha256"),
+        lineage_sha256=_parse_lineage(message, "checkpoint"),
     )
+
+
+def _parse_lineage(message: pb.PublishedVersion | pb.Checkpoint, name: str) -> bytes | None:
+    digest = message.lineage_sha256
+    return parse_sha256(digest, f"{name}.lineage_sha256") if digest else None
 
 
 def fields_of(kind: Any, value: Any) -> dict[str, Any]:

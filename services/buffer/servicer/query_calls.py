@@ -28,6 +28,7 @@ from services.buffer.store.batches import (
     RecordedItem,
     StepTraining,
     find_batch,
+    lineage_before,
     load_attempt,
     load_items,
     load_tasks,
@@ -264,6 +265,7 @@ async def _head(connection: Connection, stage: Stage, batch: BatchHead) -> query
         after = None
     reports = await times_trained(connection, stage, batch.step)
     trained = _trained(batch.step, reports)
+    lineage = await lineage_before(connection, stage, batch.step)
     changes = await load_changes(connection, stage.key, up_to_step=batch.step)
     stored, source = stage.plan.stored_rollouts, stage.samples_key
     return to_message(
@@ -275,6 +277,7 @@ async def _head(connection: Connection, stage: Stage, batch: BatchHead) -> query
         batch_metrics=batch.metrics,
         trained=trained,
         num_trained_left_out=len(reports) - len(trained),
+        before_sha256=lineage,
         changes=[to_message(buffer_pb2.SettingChange, change) for change in changes],
         weights_before=before and to_message(buffer_pb2.PublishedVersion, before),
         weights_after=after and to_message(buffer_pb2.PublishedVersion, after),

@@ -37,6 +37,7 @@ from trinity.api.v1 import buffer_pb2, experience_pb2, query_pb2
 from trinity.data.codec import FINISH_REASON_NAMES, FINISH_REASONS
 from trinity.errors import InvalidRequest, TooLarge
 from trinity.runtime.json_values import parse_untrusted
+from trinity.runtime.origin import split_digests
 from trinity.types import LARGEST_REWARD, FinishReason, StageKey
 
 MAX_FILTER_TEXT = 1_000
@@ -150,6 +151,7 @@ def record_to_proto(
         finish_reason=FINISH_REASONS[FinishReason(row.finish_reason)],
         revision=row.cursor.revision,
         unix_millis=int(row.created_at.timestamp() * 1000),
+        turn_sha256=split_digests(row.turn_sha256 or b""),
         uses=[use_to_proto(use) for use in uses],
         content_removed="" if body is not None else removed,
     )

@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import sqlalchemy as sa
@@ -22,6 +22,7 @@ from services.buffer.store.database import (
     key_columns,
     number_in,
     of_line,
+    of_stage,
     of_taskset,
     prefixed_params,
     stage_params,
@@ -38,6 +39,7 @@ from services.buffer.store.schema import (
     task,
 )
 from services.buffer.store.stages import FIND, locking, opened, stage_of
+from trinity.runtime.origin import NOTHING_BEFORE, SHA256_BYTES, batch_digest, version_digest
 from trinity.runtime.sql import Connection, Row
 from trinity.types import StageKey
 
@@ -76,6 +78,10 @@ class BatchHead:
     incarnation: int
     num_rows: int
     metrics: dict[str, float]
+    rows_sha256: bytes | None = None
+    """Digest of its rows; None if one came by a release without digests."""
+    lineage_sha256: bytes | None = None
+    """Digest of all batches up to this one; None where `rows_sha256` is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +93,13 @@ class BatchItem:
     experience_id: str | None = None
     taskset_id: str | None = None
     row_index: int | None = None
+    row_sha256: bytes | None = None
+    """Digest of its content when the batch is recorded."""
+
+    @property
+    def data_row(self) -> tuple[str, int] | None:
+        """Taskset and index of a data row; None for an experience."""
+        return _data_row(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +139,12 @@ _FIND = sa.select(batch).where(
 )
 
 
+def _data_row(item: "BatchItem | RecordedItem") -> tuple[str, int] | None:
+    if item.taskset_id is None or item.row_index is None:
+        return None
+    return item.taskset_id, item.row_index
+
+
 async def find_batch(connection: Connection, key: StageKey, step: int) -> BatchHead | None:
     """Returns the batch of a step, or None if it is not composed yet."""
     return _head_of(await connection.fetch(_FIND, stage_params(key, given_step=step)))
@@ -149,6 +168,44 @@ def _head_of(rows: Sequence[Row]) -> BatchHead | None:
     if not rows:
         return None
     return value_of(BatchHead, rows[0], metrics=decode_numbers(rows[0].metrics))
+
+
+async def lineage_before(connection: Connection, stage: Stage, step: int) -> bytes:
+    """Returns the digest of all batches before a step; 32 zero bytes if none has a digest.
+
+    The first batch of a stage that trains stored ones follows those of their stage.
+    """
+    before = await find_batch(connection, stage.key, step - 1)
+    if before is None and stage.plan.stored_batches is not None:
+        before = await find_batch(connection, stage.samples_key, step - 1)
+    return (before and before.lineage_sha256) or NOTHING_BEFORE
+
+
+async def with_digests(
+    connection: Connection, stage: Stage, head: BatchHead, items: Sequence[BatchItem]
+) -> tuple[BatchHead, list[BatchItem]]:
+    """Returns a batch and its rows with their digests, before it is recorded."""
+    ids = [item.experience_id for item in items if item.experience_id is not None]
+    statement = sa.select(experience.c.experience_id, experience.c.turn_sha256).where(
+        of_stage(experience, stage.samples_key), id_in(experience.c.experience_id, ids)
+    )
+    found = await connection.fetch(statement)
+    of_sample = {row.experience_id: (row.turn_sha256 or b"")[-SHA256_BYTES:] for row in found}
+    drawn = [place for item in items if (place := item.data_row)]
+    hashed = sa.func.sha256(sa.func.convert_to(task.c.body, "UTF8"), type_=sa.LargeBinary)
+    of_data = await _of_tasks(connection, stage.key.tenant, drawn, hashed)
+    digests = [
+        of_data.get(place) if (place := item.data_row) else of_sample.get(item.experience_id or "")
+        for item in items
+    ]
+    known = [digest for digest in digests if digest]
+    if len(known) < len(items):
+        return head, list(items)
+    rows = batch_digest(known)
+    lineage = version_digest(await lineage_before(connection, stage, head.step), rows)
+    return replace(head, rows_sha256=rows, lineage_sha256=lineage), [
+        replace(item, row_sha256=digest) for item, digest in zip(items, known, strict=True)
+    ]
 
 
 async def insert_head(connection: Connection, stage: Stage, head: BatchHead) -> None:
@@ -316,6 +373,7 @@ class BatchUse:
     weight: float
     mean_ratio: float | None
     trained_advantage: float | None
+    row_sha256: bytes | None
     tokens: TokenValues | None = None
     """If they were recorded and asked for."""
 
@@ -332,9 +390,7 @@ class RecordedItem:
     @property
     def data_row(self) -> tuple[str, int] | None:
         """Taskset and index of a data row; None for an experience."""
-        if self.taskset_id is None or self.row_index is None:
-            return None
-        return self.taskset_id, self.row_index
+        return _data_row(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -129,6 +129,7 @@ class StoredExperience:
     response_length: int
     finish_reason: str
     metrics: Mapping[str, float]
+    turn_sha256: bytes | None
     created_at: datetime
 
     @property

@@ -236,6 +236,7 @@ experience = _of_stage(  # Metadata of a sample, for decisions; its body is in `
     _moment("created_at"),
     sa.Column("shaped_reward", sa.Float),
     _flag("is_masked"),
+    sa.Column("turn_sha256", sa.LargeBinary),
 )
 _index(
     "experience_waiting_ix",
@@ -300,6 +301,7 @@ batch = _of_stage(  # A recorded batch: it never changes
     *_bigints("incarnation", "num_rows"),
     sa.Column("metrics", JSONB, nullable=False),
     _moment("composed_at"),
+    *(sa.Column(name, sa.LargeBinary) for name in ("rows_sha256", "lineage_sha256")),
 )
 
 batch_item = _of_stage(  # One row of a batch: a sample, or a row of a taskset
@@ -315,8 +317,8 @@ batch_item = _of_stage(  # One row of a batch: a sample, or a row of a taskset
     sa.Column("weight", sa.Float, nullable=False),
     sa.Column("mean_ratio", sa.Float),
     sa.Column("trained_advantage", sa.Float),
-    sa.Column("token_logprobs", sa.LargeBinary),
-    sa.Column("token_advantages", sa.LargeBinary),
+    *(sa.Column(f"token_{name}", sa.LargeBinary) for name in ("logprobs", "advantages")),
+    sa.Column("row_sha256", sa.LargeBinary),
 )
 _index(
     "batch_item_experience_ix",
@@ -345,6 +347,7 @@ version = _of_stage(  # Published weights by the life that made them
     sa.Column("line", sa.BigInteger, nullable=False),
     sa.Column("weights_sha256", sa.LargeBinary, nullable=False),
     _moment("recorded_at"),
+    sa.Column("lineage_sha256", sa.LargeBinary),
 )
 
 step_report = _of_stage(  # A trainer's metrics of a step
@@ -367,6 +370,7 @@ checkpoint = _of_stage(  # A committed checkpoint; `told_*` name the commit that
     sa.Column("told_step", sa.BigInteger),
     sa.Column("told_incarnation", sa.BigInteger),
     _moment("committed_at"),
+    sa.Column("lineage_sha256", sa.LargeBinary),
 )
 
 evaluation = _of_stage(  # The evaluation of a version on a taskset

@@ -56,6 +56,8 @@ class RecordedVersion:
     version: int
     incarnation: int
     weights_sha256: bytes
+    lineage_sha256: bytes | None = None
+    """Digest of the batches that its trainer was handed; None if it did not say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +68,8 @@ class Checkpoint:
     incarnation: int
     path: str
     manifest_sha256: bytes
+    lineage_sha256: bytes | None = None
+    """The same as of a version."""
 
 
 async def insert_incarnation(

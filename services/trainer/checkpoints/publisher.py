@@ -86,6 +86,8 @@ class WrittenWeights:
 
     name: WeightsName
     part: DealtPart
+    lineage: bytes
+    """Digest of all batches that it was trained on."""
     whole: WeightTensors | None
     """A copy of all weights, on the first rank where something asks for it."""
 
@@ -124,15 +126,17 @@ class WeightsPublisher:
         self.newest: WeightsOnDisk | None = None
         """The last version that this incarnation published; known to the first rank alone."""
 
-    def publish(self, learner: StageLearner, version: int) -> None:
+    def publish(self, learner: StageLearner, version: int, lineage: bytes) -> None:
         """Writes and announces the weights. Collective."""
-        self.seal_and_announce(self.write_weights(learner, version))
+        self.seal_and_announce(self.write_weights(learner, version, lineage))
 
-    def write_weights(self, learner: StageLearner, version: int) -> WrittenWeights:
+    def write_weights(self, learner: StageLearner, version: int, lineage: bytes) -> WrittenWeights:
         """Writes this rank's part of the weights, which may change after that. Collective."""
-        return self._write(learner, WeightsName(version, self._incarnation))
+        return self._write(learner, WeightsName(version, self._incarnation), lineage)
 
-    def _write(self, learner: StageLearner, name: WeightsName) -> WrittenWeights:
+    def _write(
+        self, learner: StageLearner, name: WeightsName, lineage: bytes = b""
+    ) -> WrittenWeights:
         if self._ranks.is_first:
             self._store.create_directory(name)
         self._ranks.barrier()
@@ -140,11 +144,12 @@ class WeightsPublisher:
         if (split := learner.split_weights()) is not None:
             shards = dict(split)
             part.write_split(shards.items())
-            return WrittenWeights(name=name, part=part, whole=self._gathered_here(shards))
+            gathered = self._gathered_here(shards)
+            return WrittenWeights(name=name, part=part, lineage=lineage, whole=gathered)
         whole: WeightTensors | None = {} if self._keeps_whole and self._ranks.is_first else None
         tensors = learner.weights()
         part.write_tensors(tensors if whole is None else self._kept_in(whole, tensors))
-        return WrittenWeights(name=name, part=part, whole=whole)
+        return WrittenWeights(name=name, part=part, lineage=lineage, whole=whole)
 
     def _gathered_here(self, shards: Mapping[str, GatherableTensor]) -> WeightTensors | None:
         """Returns all weights on the first rank, where something asks for them. Collective."""
@@ -169,7 +174,7 @@ class WeightsPublisher:
         files = gather_files(written.part.finish_files(), self._sealing_ranks)
         if not self._ranks.is_first:
             return
-        weights = self._store.seal_files(written.name, files)
+        weights = self._store.seal_files(written.name, files, written.lineage)
         if self._server is not None:
             assert written.whole is not None, "they are kept where there is a server"
             weights = replace(weights, offer=self._server.offer_version(written.whole))

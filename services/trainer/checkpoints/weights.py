@@ -34,6 +34,7 @@ from trinity.weights.manifest import (
     seal,
     verify,
 )
+from trinity.weights.stored import LINEAGE_NAME, read_lineage, write_lineage
 from trinity.weights.tensors import RootDigest
 
 logger = logging.getLogger(__name__)
@@ -129,7 +130,7 @@ def _holds(path: Path, content: bytes) -> bool:
 
 def _is_small_file(path: Path) -> bool:
     """Returns False for weights and for the index of their shards."""
-    if path.name == MANIFEST_NAME or path.name.endswith(".index.json"):
+    if path.name in (MANIFEST_NAME, LINEAGE_NAME) or path.name.endswith(".index.json"):
         return False
     return path.is_file() and path.suffix in SUFFIXES
 
@@ -215,15 +216,19 @@ class WeightsStore:
         self.create_directory(name)
         part = self.new_part(name, ALONE)
         part.write_tensors(weights.items())
-        return self.seal_files(name, part.finish_files())
+        return self.seal_files(name, part.finish_files(), b"")
 
     def new_part(self, name: WeightsName, ranks: Ranks) -> DealtPart:
         """Returns a rank's part of a version, whose directory the first rank has created."""
         return DealtPart(self._temporary(name), ranks, dtype=self.dtype, life=self.life)
 
-    def seal_files(self, name: WeightsName, files: tuple[WeightsFile, ...]) -> WeightsOnDisk:
+    def seal_files(
+        self, name: WeightsName, files: tuple[WeightsFile, ...], lineage: bytes
+    ) -> WeightsOnDisk:
         """Completes a Hugging Face directory of all ranks' files, and renames it."""
         temporary = self._temporary(name)
+        if lineage:
+            write_lineage(temporary, lineage)
         described = {file.name: file.description for file in name_files(temporary, files)}
         durable = self._files.link_into(temporary)
         return self._seal(temporary, name, root_of_files(files), durable, described)
@@ -260,7 +265,8 @@ class WeightsStore:
         if files is None or root_of_files(files) != damaged.weights_sha256:
             remove_tree(self._temporary(name))
             return None
-        return self.seal_files(name, files)
+        own = (w.lineage_sha256 for w in self._published if w.path == damaged.path)
+        return self.seal_files(name, files, next(own, b""))
 
     def discard(self, damaged: WeightsOnDisk) -> None:
         """Deletes a damaged version, which was replaced or is lost."""
@@ -318,6 +324,7 @@ class WeightsStore:
             incarnation=name.incarnation,
             weights_sha256=root.hex(),
         )
+        lineage = read_lineage(temporary)
         manifest = seal(temporary, head, durable, described or {}, life=self.life)
         final = temporary.with_suffix("")
         remove_tree(final)
@@ -330,6 +337,7 @@ class WeightsStore:
             weights_sha256=root,
             parent=self._parent_of(name.version),
             copy=name.copy,
+            lineage_sha256=lineage,
         )
         self._published.append(weights)
         return weights

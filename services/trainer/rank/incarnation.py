@@ -13,6 +13,7 @@ from trinity.api.v1 import buffer_pb2
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.errors import ManifestError
 from trinity.runtime.life import UNWATCHED, LifeSigns
+from trinity.runtime.origin import NOTHING_BEFORE
 from trinity.weights.manifest import verify
 
 logger = logging.getLogger(__name__)
@@ -40,6 +41,8 @@ class Incarnation:
     """All committed checkpoints."""
     restored: int = 0
     """The incarnation that the newest restore of the database began; 0 without any."""
+    lineage_sha256: bytes = NOTHING_BEFORE
+    """Digest of the batches that its start was trained on."""
     checkpoints_to_evaluate: tuple[buffer_pb2.Checkpoint, ...] = ()
     """The same as the buffer's messages; in mode bench those to evaluate, where an empty path
     means the starting weights."""
@@ -120,6 +123,7 @@ def _incarnation(answer: buffer_pb2.BeginIncarnationResponse, chosen: int) -> In
         finished_step=answer.finished_step,
         committed=tuple(Path(row.path) for row in answer.checkpoints),
         restored=answer.restored,
+        lineage_sha256=(checkpoint and checkpoint.lineage_sha256) or NOTHING_BEFORE,
         checkpoints_to_evaluate=tuple(answer.checkpoints),
     )
 

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from services.trainer.checkpoints.checkpoints import CheckpointStore
 from services.trainer.checkpoints.publisher import WeightsPublisher, WrittenWeights
@@ -20,6 +20,7 @@ from services.trainer.types import StageLearner, StepOutcome, TrainBatch, batch_
 from trinity.config.plan.stage_plan import StagePlan, keeps_best
 from trinity.errors import PreconditionFailed, RunFailed
 from trinity.runtime.logs import as_fields
+from trinity.runtime.origin import NOTHING_BEFORE, version_digest
 from trinity.runtime.telemetry.tracing import Span
 
 logger = logging.getLogger(__name__)
@@ -170,6 +171,7 @@ class TrainingLoop:
         )
         self._publishes_on_request = sync.sync_style == "explorer_driven"
         self._step = self._reported = dependencies.life.step
+        self._lineage = dependencies.life.lineage_sha256
         self._published = -1
         self._saved = dependencies.life.step if dependencies.life.checkpoint else -1
         self._save_seconds: float | None = None
@@ -268,6 +270,8 @@ class TrainingLoop:
         self._log("train step began", batch.step, rows=len(batch.rows), replayed=batch.replayed)
         outcome = self._train_step(batch)
         self._step = batch.step
+        rows = batch.rows_sha256
+        self._lineage = version_digest(self._lineage, rows) if rows else NOTHING_BEFORE
         trained = time.perf_counter()
         self._check_determinism()
         checked = time.perf_counter()
@@ -307,7 +311,7 @@ class TrainingLoop:
         """Writes the weights if explorers need this version; they must not change meanwhile."""
         if not self._must_publish(self._step):
             return None
-        return self._deps.publisher.write_weights(self._deps.learner, self._step)
+        return self._deps.publisher.write_weights(self._deps.learner, self._step, self._lineage)
 
     def _finish_step(self, done: PendingStep) -> None:
         with done.span.attached():
@@ -369,7 +373,7 @@ class TrainingLoop:
         self._report_activity("publishing weights")
         is_new = self._step == self._deps.life.step
         with self._deps.telemetry.publishing(self._step, begins_trace=is_new):
-            self._deps.publisher.publish(self._deps.learner, self._step)
+            self._deps.publisher.publish(self._deps.learner, self._step, self._lineage)
         self._published = self._step
         self._log("weights published", self._step)
 
@@ -389,6 +393,7 @@ class TrainingLoop:
             )
             self._saved = self._step
             if self._deps.ranks.is_first:
+                written = replace(written, lineage_sha256=self._lineage)
                 removable = self._deps.buffer.commit_checkpoint(written)
                 self._deps.checkpoints.delete_checkpoints(removable)
         self._save_seconds = time.perf_counter() - started

@@ -422,7 +422,7 @@ class CheckpointEvaluation:
             if checkpoint.path:
                 self._check(checkpoint)
                 self.learner.load(Path(checkpoint.path))
-            self.publisher.publish(self.learner, step)
+            self.publisher.publish(self.learner, step, checkpoint.lineage_sha256)
             logger.info("published a checkpoint for evaluation", extra={"version": step})
         if self.ranks.is_first:
             self.buffer.finish_training(step, self.life.number)

@@ -27,6 +27,7 @@ class TrainerSide(Calls):
                 version=version,
                 incarnation=self.incarnation,
                 weights_sha256=weights,
+                lineage_sha256=b"\x06" * 32,
             ),
         )
         answer = await self.stub.RecordVersion(request, timeout=CALL_SECONDS)
@@ -71,6 +72,7 @@ class TrainerSide(Calls):
                 incarnation=self.incarnation,
                 path=f"/checkpoints/step-{step}-{self.incarnation}",
                 manifest_sha256=b"\x02" * 32,
+                lineage_sha256=b"\x05" * 32,
             ),
         )
         answer: pb.CommitCheckpointResponse = await self.stub.CommitCheckpoint(

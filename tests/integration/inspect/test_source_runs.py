@@ -66,6 +66,8 @@ async def test_it_runs_in_the_others_directory_and_tells_whose_samples_it_had(
     assert "samples of stage rft of run model-free/run" in said
     rows, _, _ = await trinity("lineage", "8", "--json", job_dir=plan.job_path)
     assert rows.count('"source_run": "model-free/run"') == 8
+    out, _, error = await trinity("lineage", "8", "--verify", job_dir=plan.job_path)
+    assert (out, error) == ("steps 1 to 8: 64 rows with 64 turns: 64 matches\n", None)
 
 
 def test_what_cannot_be_taken_is_said_before_anything_starts(tmp_path: Path) -> None:

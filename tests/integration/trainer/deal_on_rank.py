@@ -204,7 +204,7 @@ def main(folder: Path, kind: str) -> None:
     stage_learner = cast("StageLearner", learner)
     with ThreadPoolExecutor(1) as thread:
         for version in range(NUM_VERSIONS):
-            written = publisher.write_weights(stage_learner, version)
+            written = publisher.write_weights(stage_learner, version, b"")
             sealed = thread.submit(publisher.seal_and_announce, written)
             learner.step()
             for _ in range(20):

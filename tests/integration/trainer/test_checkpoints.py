@@ -211,7 +211,7 @@ def test_a_later_rank_never_holds_all_weights(weights: "WeightsStore", tmp_path:
     tasks: list[Callable[[Learner], object]] = [
         lambda learner: store.write(learner, step=1, incarnation=1),
         publisher.current_hash,
-        lambda learner: publisher.write_weights(learner, 1),
+        lambda learner: publisher.write_weights(learner, 1, b""),
     ]
     for task in tasks:
         learner = LargeLearner()

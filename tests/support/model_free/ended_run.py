@@ -7,10 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.model_free.engine import LOG_VARIABLE
 from tests.support.model_free.experiment import experiment_plan, run_to_end
 from tests.support.model_free.stack import model_free_stack
 from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.run.launch.resume import store_plan
+
+ENGINE_LOG = "engine.jsonl"
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +24,11 @@ class EndedRun:
     plan: ExperimentPlan
     untouched: Path
     """A copy of its directory, to be copied by those who change what is in it."""
+
+    @property
+    def engine_log(self) -> Path:
+        """What the engine was asked and answered, a line each."""
+        return self.root / ENGINE_LOG
 
 
 @pytest.fixture(scope="session")
@@ -35,7 +43,8 @@ def ended_run(tmp_path_factory: pytest.TempPathFactory) -> EndedRun:
 
 async def _run_to_end(root: Path) -> ExperimentPlan:
     plan = experiment_plan(root)
-    async with model_free_stack(plan.job_path) as stack:
+    environment = {"explorer": {LOG_VARIABLE: str(root / ENGINE_LOG)}}
+    async with model_free_stack(plan.job_path, environment=environment) as stack:
         store_plan(plan)
         ended = await run_to_end(stack.addresses.synchronizer, plan)
     assert ended.reason == ""

@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,6 +25,9 @@ SPREAD_VARIABLE = "TRINITY_TEST_SPREADS_RUNS"
 """Set to 1, generations take up to twice as long or less, each its own time, as a model's do."""
 HOLD_VARIABLE = "TRINITY_TEST_HOLD"
 """A file: while it is there, no generation ends."""
+LOG_VARIABLE = "TRINITY_TEST_ENGINE_LOG"
+"""A file that takes a line for each answer: the directory of the weights, prompt, tokens and
+log-probabilities."""
 NUM_TOKENS = 4
 END_TOKEN = 0
 
@@ -33,6 +37,7 @@ class HashEngine:
 
     def __init__(self, options: EngineOptions) -> None:
         self._digest = read_digest(Path(options.model_path))
+        self._weights = ""
         self._num_generating = 0
         self._hold = os.environ.get(HOLD_VARIABLE, "")
         folder = device_folder(options.model_path)
@@ -62,6 +67,10 @@ class HashEngine:
         if on_delta is not None:
             for token, logprob in zip(tokens, logprobs, strict=True):
                 on_delta(GenerationDelta(token_ids=[token], logprobs=[logprob]))
+        if log := os.environ.get(LOG_VARIABLE):
+            line = json.dumps([self._weights, prompt_token_ids, tokens, logprobs])
+            with open(log, "a") as file:  # noqa: ASYNC230 (of a test)
+                file.write(line + "\n")
         return Generation(token_ids=tokens, logprobs=logprobs, finish_reason=reason)
 
     async def _generate(self, prompt: Sequence[int], seed: int | None) -> bytes:
@@ -96,6 +105,7 @@ class HashEngine:
     async def load_weights(self, directory: Path) -> None:
         """Take the digest of published weights."""
         self._digest = read_digest(directory)
+        self._weights = directory.name
 
     @property
     def receivers(self) -> Receivers:

@@ -97,6 +97,7 @@ def test_a_result_of_weights_that_cannot_exist_is_refused() -> None:
         response_length=1,
         metrics={},
         content_hash=b"",
+        turn_sha256=b"",
         body=b"",
     )
     made = replace(result(), experiences=(sample,))

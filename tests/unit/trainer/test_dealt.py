@@ -80,7 +80,7 @@ def written_by(store: "WeightsStore", num_ranks: int) -> tuple[WeightsOnDisk, li
         part.write_tensors(gathered)
         files += part.finish_files()
         peaks.append(gathered.peak)
-    return store.seal_files(name, tuple(files)), peaks
+    return store.seal_files(name, tuple(files), b""), peaks
 
 
 def loaded(directory: Path) -> Tensors:

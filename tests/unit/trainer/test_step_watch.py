@@ -140,7 +140,7 @@ def loop_with(on_bad_row: str) -> TrainingLoop:
     plan = plan_experiment(config(buffer=rows)).stages[0]
     stand_ins: Any = SimpleNamespace(
         plan=plan,
-        life=SimpleNamespace(step=0, checkpoint=None),
+        life=SimpleNamespace(step=0, checkpoint=None, lineage_sha256=bytes(32)),
         learner=NeverTrained(),
         telemetry=SimpleNamespace(training=lambda _: contextlib.nullcontext()),
         total_steps=None,

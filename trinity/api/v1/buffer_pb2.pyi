@@ -328,26 +328,30 @@ class BeginIncarnationResponse(_message.Message):
     def __init__(self, incarnation: _Optional[int] = ..., line: _Optional[int] = ..., checkpoints: _Optional[_Iterable[_Union[Checkpoint, _Mapping]]] = ..., recorded_step: _Optional[int] = ..., newest_version: _Optional[_Union[PublishedVersion, _Mapping]] = ..., finished_step: _Optional[int] = ..., num_checkpoints_left_out: _Optional[int] = ..., restored: _Optional[int] = ...) -> None: ...
 
 class Checkpoint(_message.Message):
-    __slots__ = ("step", "incarnation", "path", "manifest_sha256")
+    __slots__ = ("step", "incarnation", "path", "manifest_sha256", "lineage_sha256")
     STEP_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     PATH_FIELD_NUMBER: _ClassVar[int]
     MANIFEST_SHA256_FIELD_NUMBER: _ClassVar[int]
+    LINEAGE_SHA256_FIELD_NUMBER: _ClassVar[int]
     step: int
     incarnation: int
     path: str
     manifest_sha256: bytes
-    def __init__(self, step: _Optional[int] = ..., incarnation: _Optional[int] = ..., path: _Optional[str] = ..., manifest_sha256: _Optional[bytes] = ...) -> None: ...
+    lineage_sha256: bytes
+    def __init__(self, step: _Optional[int] = ..., incarnation: _Optional[int] = ..., path: _Optional[str] = ..., manifest_sha256: _Optional[bytes] = ..., lineage_sha256: _Optional[bytes] = ...) -> None: ...
 
 class PublishedVersion(_message.Message):
-    __slots__ = ("version", "incarnation", "weights_sha256")
+    __slots__ = ("version", "incarnation", "weights_sha256", "lineage_sha256")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     WEIGHTS_SHA256_FIELD_NUMBER: _ClassVar[int]
+    LINEAGE_SHA256_FIELD_NUMBER: _ClassVar[int]
     version: int
     incarnation: int
     weights_sha256: bytes
-    def __init__(self, version: _Optional[int] = ..., incarnation: _Optional[int] = ..., weights_sha256: _Optional[bytes] = ...) -> None: ...
+    lineage_sha256: bytes
+    def __init__(self, version: _Optional[int] = ..., incarnation: _Optional[int] = ..., weights_sha256: _Optional[bytes] = ..., lineage_sha256: _Optional[bytes] = ...) -> None: ...
 
 class RecordVersionRequest(_message.Message):
     __slots__ = ("key", "version")
@@ -388,7 +392,7 @@ class GetBatchResponse(_message.Message):
     def __init__(self, head: _Optional[_Union[BatchHead, _Mapping]] = ..., rows: _Optional[_Union[BatchRows, _Mapping]] = ...) -> None: ...
 
 class BatchHead(_message.Message):
-    __slots__ = ("state", "reason", "num_rows", "replayed", "metrics", "num_wanted", "waits_for")
+    __slots__ = ("state", "reason", "num_rows", "replayed", "metrics", "num_wanted", "waits_for", "rows_sha256")
     class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         STATE_UNSPECIFIED: _ClassVar[BatchHead.State]
@@ -417,6 +421,7 @@ class BatchHead(_message.Message):
     METRICS_FIELD_NUMBER: _ClassVar[int]
     NUM_WANTED_FIELD_NUMBER: _ClassVar[int]
     WAITS_FOR_FIELD_NUMBER: _ClassVar[int]
+    ROWS_SHA256_FIELD_NUMBER: _ClassVar[int]
     state: BatchHead.State
     reason: str
     num_rows: int
@@ -424,7 +429,8 @@ class BatchHead(_message.Message):
     metrics: _containers.ScalarMap[str, float]
     num_wanted: int
     waits_for: _synchronizer_pb2.WaitKind
-    def __init__(self, state: _Optional[_Union[BatchHead.State, str]] = ..., reason: _Optional[str] = ..., num_rows: _Optional[int] = ..., replayed: _Optional[bool] = ..., metrics: _Optional[_Mapping[str, float]] = ..., num_wanted: _Optional[int] = ..., waits_for: _Optional[_Union[_synchronizer_pb2.WaitKind, str]] = ...) -> None: ...
+    rows_sha256: bytes
+    def __init__(self, state: _Optional[_Union[BatchHead.State, str]] = ..., reason: _Optional[str] = ..., num_rows: _Optional[int] = ..., replayed: _Optional[bool] = ..., metrics: _Optional[_Mapping[str, float]] = ..., num_wanted: _Optional[int] = ..., waits_for: _Optional[_Union[_synchronizer_pb2.WaitKind, str]] = ..., rows_sha256: _Optional[bytes] = ...) -> None: ...
 
 class BatchRows(_message.Message):
     __slots__ = ("rows",)

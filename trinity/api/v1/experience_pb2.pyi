@@ -106,6 +106,16 @@ class VersionSpan(_message.Message):
     incarnation: int
     def __init__(self, start: _Optional[int] = ..., end: _Optional[int] = ..., version: _Optional[int] = ..., incarnation: _Optional[int] = ...) -> None: ...
 
+class Turn(_message.Message):
+    __slots__ = ("prompt_length", "end", "content_sha256")
+    PROMPT_LENGTH_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    CONTENT_SHA256_FIELD_NUMBER: _ClassVar[int]
+    prompt_length: int
+    end: int
+    content_sha256: bytes
+    def __init__(self, prompt_length: _Optional[int] = ..., end: _Optional[int] = ..., content_sha256: _Optional[bytes] = ...) -> None: ...
+
 class SamplingParams(_message.Message):
     __slots__ = ("temperature", "top_p", "top_k", "max_tokens", "seed", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "stop", "logprobs", "json_schema")
     TEMPERATURE_FIELD_NUMBER: _ClassVar[int]
@@ -183,7 +193,7 @@ class Blob(_message.Message):
     def __init__(self, name: _Optional[str] = ..., sha256: _Optional[bytes] = ..., size: _Optional[int] = ..., media_type: _Optional[str] = ...) -> None: ...
 
 class Experience(_message.Message):
-    __slots__ = ("id", "eid", "tenant", "experiment_id", "assignment_id", "taskset", "task_index", "sequence", "pair", "reward", "reward_parts", "finish_reason", "version_spans", "sampling", "chat_template_sha256", "tools_sha256", "arrays", "info", "metrics", "blobs", "reward_state", "reward_revision", "trace_id")
+    __slots__ = ("id", "eid", "tenant", "experiment_id", "assignment_id", "taskset", "task_index", "sequence", "pair", "reward", "reward_parts", "finish_reason", "version_spans", "sampling", "chat_template_sha256", "tools_sha256", "arrays", "info", "metrics", "blobs", "reward_state", "reward_revision", "trace_id", "turns")
     class RewardPartsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -228,6 +238,7 @@ class Experience(_message.Message):
     REWARD_STATE_FIELD_NUMBER: _ClassVar[int]
     REWARD_REVISION_FIELD_NUMBER: _ClassVar[int]
     TRACE_ID_FIELD_NUMBER: _ClassVar[int]
+    TURNS_FIELD_NUMBER: _ClassVar[int]
     id: str
     eid: Eid
     tenant: str
@@ -251,7 +262,8 @@ class Experience(_message.Message):
     reward_state: RewardState
     reward_revision: int
     trace_id: str
-    def __init__(self, id: _Optional[str] = ..., eid: _Optional[_Union[Eid, _Mapping]] = ..., tenant: _Optional[str] = ..., experiment_id: _Optional[str] = ..., assignment_id: _Optional[str] = ..., taskset: _Optional[str] = ..., task_index: _Optional[int] = ..., sequence: _Optional[_Union[Sequence, _Mapping]] = ..., pair: _Optional[_Union[Pair, _Mapping]] = ..., reward: _Optional[float] = ..., reward_parts: _Optional[_Mapping[str, float]] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ..., version_spans: _Optional[_Iterable[_Union[VersionSpan, _Mapping]]] = ..., sampling: _Optional[_Union[SamplingParams, _Mapping]] = ..., chat_template_sha256: _Optional[bytes] = ..., tools_sha256: _Optional[bytes] = ..., arrays: _Optional[_Mapping[str, Tensor]] = ..., info: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., metrics: _Optional[_Mapping[str, float]] = ..., blobs: _Optional[_Iterable[_Union[Blob, _Mapping]]] = ..., reward_state: _Optional[_Union[RewardState, str]] = ..., reward_revision: _Optional[int] = ..., trace_id: _Optional[str] = ...) -> None: ...
+    turns: _containers.RepeatedCompositeFieldContainer[Turn]
+    def __init__(self, id: _Optional[str] = ..., eid: _Optional[_Union[Eid, _Mapping]] = ..., tenant: _Optional[str] = ..., experiment_id: _Optional[str] = ..., assignment_id: _Optional[str] = ..., taskset: _Optional[str] = ..., task_index: _Optional[int] = ..., sequence: _Optional[_Union[Sequence, _Mapping]] = ..., pair: _Optional[_Union[Pair, _Mapping]] = ..., reward: _Optional[float] = ..., reward_parts: _Optional[_Mapping[str, float]] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ..., version_spans: _Optional[_Iterable[_Union[VersionSpan, _Mapping]]] = ..., sampling: _Optional[_Union[SamplingParams, _Mapping]] = ..., chat_template_sha256: _Optional[bytes] = ..., tools_sha256: _Optional[bytes] = ..., arrays: _Optional[_Mapping[str, Tensor]] = ..., info: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., metrics: _Optional[_Mapping[str, float]] = ..., blobs: _Optional[_Iterable[_Union[Blob, _Mapping]]] = ..., reward_state: _Optional[_Union[RewardState, str]] = ..., reward_revision: _Optional[int] = ..., trace_id: _Optional[str] = ..., turns: _Optional[_Iterable[_Union[Turn, _Mapping]]] = ...) -> None: ...
 
 class RunResult(_message.Message):
     __slots__ = ("tenant", "experiment_id", "stage", "assignment_id", "run", "attempt", "state", "reason", "experiences", "metrics", "duration_seconds", "sequence", "traceparent")

@@ -111,7 +111,7 @@ class ExperienceFilter(_message.Message):
     def __init__(self, kind: _Optional[_Union[_buffer_pb2.AssignmentKind, str]] = ..., states: _Optional[_Iterable[_Union[ExperienceState, str]]] = ..., reward_min: _Optional[float] = ..., reward_max: _Optional[float] = ..., version_min: _Optional[int] = ..., version_max: _Optional[int] = ..., taskset: _Optional[str] = ..., task_index: _Optional[int] = ..., explore_step: _Optional[int] = ..., train_step: _Optional[int] = ..., text: _Optional[str] = ..., experience_ids: _Optional[_Iterable[str]] = ..., finish_reason: _Optional[_Union[_experience_pb2.FinishReason, str]] = ..., train_step_last: _Optional[int] = ...) -> None: ...
 
 class ExperienceRecord(_message.Message):
-    __slots__ = ("id", "parent_id", "eid", "assignment_id", "taskset", "task_index", "state", "reason", "reward", "advantage", "version_min", "version_max", "num_tokens", "response_length", "finish_reason", "revision", "metrics", "unix_millis", "uses", "content", "content_removed", "shaped_reward")
+    __slots__ = ("id", "parent_id", "eid", "assignment_id", "taskset", "task_index", "state", "reason", "reward", "advantage", "version_min", "version_max", "num_tokens", "response_length", "finish_reason", "revision", "metrics", "unix_millis", "uses", "content", "content_removed", "shaped_reward", "turn_sha256")
     class MetricsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -141,6 +141,7 @@ class ExperienceRecord(_message.Message):
     CONTENT_FIELD_NUMBER: _ClassVar[int]
     CONTENT_REMOVED_FIELD_NUMBER: _ClassVar[int]
     SHAPED_REWARD_FIELD_NUMBER: _ClassVar[int]
+    TURN_SHA256_FIELD_NUMBER: _ClassVar[int]
     id: str
     parent_id: str
     eid: _experience_pb2.Eid
@@ -163,10 +164,11 @@ class ExperienceRecord(_message.Message):
     content: _experience_pb2.Experience
     content_removed: str
     shaped_reward: float
-    def __init__(self, id: _Optional[str] = ..., parent_id: _Optional[str] = ..., eid: _Optional[_Union[_experience_pb2.Eid, _Mapping]] = ..., assignment_id: _Optional[str] = ..., taskset: _Optional[str] = ..., task_index: _Optional[int] = ..., state: _Optional[_Union[ExperienceState, str]] = ..., reason: _Optional[str] = ..., reward: _Optional[float] = ..., advantage: _Optional[float] = ..., version_min: _Optional[int] = ..., version_max: _Optional[int] = ..., num_tokens: _Optional[int] = ..., response_length: _Optional[int] = ..., finish_reason: _Optional[_Union[_experience_pb2.FinishReason, str]] = ..., revision: _Optional[int] = ..., metrics: _Optional[_Mapping[str, float]] = ..., unix_millis: _Optional[int] = ..., uses: _Optional[_Iterable[_Union[BatchUse, _Mapping]]] = ..., content: _Optional[_Union[_experience_pb2.Experience, _Mapping]] = ..., content_removed: _Optional[str] = ..., shaped_reward: _Optional[float] = ...) -> None: ...
+    turn_sha256: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, id: _Optional[str] = ..., parent_id: _Optional[str] = ..., eid: _Optional[_Union[_experience_pb2.Eid, _Mapping]] = ..., assignment_id: _Optional[str] = ..., taskset: _Optional[str] = ..., task_index: _Optional[int] = ..., state: _Optional[_Union[ExperienceState, str]] = ..., reason: _Optional[str] = ..., reward: _Optional[float] = ..., advantage: _Optional[float] = ..., version_min: _Optional[int] = ..., version_max: _Optional[int] = ..., num_tokens: _Optional[int] = ..., response_length: _Optional[int] = ..., finish_reason: _Optional[_Union[_experience_pb2.FinishReason, str]] = ..., revision: _Optional[int] = ..., metrics: _Optional[_Mapping[str, float]] = ..., unix_millis: _Optional[int] = ..., uses: _Optional[_Iterable[_Union[BatchUse, _Mapping]]] = ..., content: _Optional[_Union[_experience_pb2.Experience, _Mapping]] = ..., content_removed: _Optional[str] = ..., shaped_reward: _Optional[float] = ..., turn_sha256: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class BatchUse(_message.Message):
-    __slots__ = ("line", "step", "position", "advantage", "weight", "mean_ratio", "trained_advantage", "tokens")
+    __slots__ = ("line", "step", "position", "advantage", "weight", "mean_ratio", "trained_advantage", "tokens", "row_sha256")
     LINE_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     POSITION_FIELD_NUMBER: _ClassVar[int]
@@ -175,6 +177,7 @@ class BatchUse(_message.Message):
     MEAN_RATIO_FIELD_NUMBER: _ClassVar[int]
     TRAINED_ADVANTAGE_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
+    ROW_SHA256_FIELD_NUMBER: _ClassVar[int]
     line: int
     step: int
     position: int
@@ -183,7 +186,8 @@ class BatchUse(_message.Message):
     mean_ratio: float
     trained_advantage: float
     tokens: _buffer_pb2.TokenValues
-    def __init__(self, line: _Optional[int] = ..., step: _Optional[int] = ..., position: _Optional[int] = ..., advantage: _Optional[float] = ..., weight: _Optional[float] = ..., mean_ratio: _Optional[float] = ..., trained_advantage: _Optional[float] = ..., tokens: _Optional[_Union[_buffer_pb2.TokenValues, _Mapping]] = ...) -> None: ...
+    row_sha256: bytes
+    def __init__(self, line: _Optional[int] = ..., step: _Optional[int] = ..., position: _Optional[int] = ..., advantage: _Optional[float] = ..., weight: _Optional[float] = ..., mean_ratio: _Optional[float] = ..., trained_advantage: _Optional[float] = ..., tokens: _Optional[_Union[_buffer_pb2.TokenValues, _Mapping]] = ..., row_sha256: _Optional[bytes] = ...) -> None: ...
 
 class ListExperiencesRequest(_message.Message):
     __slots__ = ("key", "filter", "limit", "latest_first", "with_content", "cursor")
@@ -267,7 +271,7 @@ class GetStepResponse(_message.Message):
     def __init__(self, head: _Optional[_Union[StepHead, _Mapping]] = ..., rows: _Optional[_Union[StepRows, _Mapping]] = ...) -> None: ...
 
 class StepHead(_message.Message):
-    __slots__ = ("step", "line", "incarnation", "num_rows", "batch_metrics", "trained", "weights_before", "weights_after", "rows_from", "rows_from_run", "num_trained_left_out", "changes")
+    __slots__ = ("step", "line", "incarnation", "num_rows", "batch_metrics", "trained", "weights_before", "weights_after", "rows_from", "rows_from_run", "num_trained_left_out", "changes", "rows_sha256", "lineage_sha256", "before_sha256")
     class BatchMetricsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -287,6 +291,9 @@ class StepHead(_message.Message):
     ROWS_FROM_RUN_FIELD_NUMBER: _ClassVar[int]
     NUM_TRAINED_LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
     CHANGES_FIELD_NUMBER: _ClassVar[int]
+    ROWS_SHA256_FIELD_NUMBER: _ClassVar[int]
+    LINEAGE_SHA256_FIELD_NUMBER: _ClassVar[int]
+    BEFORE_SHA256_FIELD_NUMBER: _ClassVar[int]
     step: int
     line: int
     incarnation: int
@@ -299,7 +306,10 @@ class StepHead(_message.Message):
     rows_from_run: str
     num_trained_left_out: int
     changes: _containers.RepeatedCompositeFieldContainer[_buffer_pb2.SettingChange]
-    def __init__(self, step: _Optional[int] = ..., line: _Optional[int] = ..., incarnation: _Optional[int] = ..., num_rows: _Optional[int] = ..., batch_metrics: _Optional[_Mapping[str, float]] = ..., trained: _Optional[_Iterable[_Union[_buffer_pb2.StepTrained, _Mapping]]] = ..., weights_before: _Optional[_Union[_buffer_pb2.PublishedVersion, _Mapping]] = ..., weights_after: _Optional[_Union[_buffer_pb2.PublishedVersion, _Mapping]] = ..., rows_from: _Optional[_Union[_buffer_pb2.StageKey, _Mapping]] = ..., rows_from_run: _Optional[str] = ..., num_trained_left_out: _Optional[int] = ..., changes: _Optional[_Iterable[_Union[_buffer_pb2.SettingChange, _Mapping]]] = ...) -> None: ...
+    rows_sha256: bytes
+    lineage_sha256: bytes
+    before_sha256: bytes
+    def __init__(self, step: _Optional[int] = ..., line: _Optional[int] = ..., incarnation: _Optional[int] = ..., num_rows: _Optional[int] = ..., batch_metrics: _Optional[_Mapping[str, float]] = ..., trained: _Optional[_Iterable[_Union[_buffer_pb2.StepTrained, _Mapping]]] = ..., weights_before: _Optional[_Union[_buffer_pb2.PublishedVersion, _Mapping]] = ..., weights_after: _Optional[_Union[_buffer_pb2.PublishedVersion, _Mapping]] = ..., rows_from: _Optional[_Union[_buffer_pb2.StageKey, _Mapping]] = ..., rows_from_run: _Optional[str] = ..., num_trained_left_out: _Optional[int] = ..., changes: _Optional[_Iterable[_Union[_buffer_pb2.SettingChange, _Mapping]]] = ..., rows_sha256: _Optional[bytes] = ..., lineage_sha256: _Optional[bytes] = ..., before_sha256: _Optional[bytes] = ...) -> None: ...
 
 class StepRows(_message.Message):
     __slots__ = ("rows",)
