@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
-from services.buffer.domain.admission import RowLoad, credit_rows
+from services.buffer.domain.admission import RowLoad
 from services.buffer.domain.stage import Stage
 from services.buffer.ingest.stream import RunStream
 from services.buffer.operations.explore_steps import cut_stragglers
@@ -23,6 +23,7 @@ from services.buffer.store.segments import (
 from services.buffer.store.stages import list_readable
 from services.buffer.store.tasksets import delete_taskset
 from services.buffer.store.uploads import lock_abandoned
+from trinity.config.plan.rollouts_ahead import credit_rows
 from trinity.errors import PreconditionFailed, Unavailable
 from trinity.runtime.logs import RateLimitedLog
 from trinity.runtime.loops import LoopKind, describe_failure, of_stage
@@ -226,7 +227,7 @@ class QueueDepthMetrics:
         self._is_registered = True
         metrics.STREAM_PENDING.register_callback(self._in_stream)
         metrics.CREDIT.register_callback(
-            lambda: self._of_stages(lambda stage, load: credit_rows(stage) - load.total)
+            lambda: self._of_stages(lambda stage, load: credit_rows(stage.plan) - load.total)
         )
         metrics.OUTSTANDING.register_callback(
             lambda: self._of_stages(lambda _, load: load.num_outstanding)

@@ -17,6 +17,7 @@ from trinity.cli.overrides import parse_overrides
 from trinity.config.checks.packages import missing_packages
 from trinity.config.plan.model import missing_from_cache
 from trinity.config.plan.parts import ResolvedExperienceBuffer, ResolvedTaskset
+from trinity.config.plan.rollouts_ahead import largest_lag
 from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
 from trinity.config.plan.task_storage import without_password
 from trinity.errors import UserError
@@ -93,7 +94,7 @@ def stage_lines(stage: StagePlan) -> list[str]:
         f"  rollout        {pluralize(rollout.engine_num, 'engine')}, {rollout.engine_type}, "
         f"{rollout.dtype}",
         f"  synchronizing  {sync.sync_method}, {sync.sync_style}, every "
-        f"{pluralize(sync.sync_interval, 'step')}, offset {sync.sync_offset}",
+        f"{pluralize(sync.sync_interval, 'step')}, offset {sync.sync_offset}{_lag(stage)}",
     ]
     if (experts := stage.expert_buffer) is not None:
         share = f"{stage.num_expert_rows} of the {stage.train_batch_size} rows of a step"
@@ -170,6 +171,12 @@ def _place(rows: ResolvedTaskset | ResolvedExperienceBuffer) -> str:
     if rows.storage_type == "sql" and rows.path is not None:
         return f"table {rows.table} of {without_password(rows.path)}"
     return rows.path or f"{rows.name} ({rows.storage_type})"
+
+
+def _lag(stage: StagePlan) -> str:
+    if not stage.has_dynamic_sync:
+        return ""
+    return f", rollouts up to {pluralize(largest_lag(stage), 'step')} old"
 
 
 def _parts(stage: StagePlan) -> str:

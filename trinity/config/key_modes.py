@@ -61,6 +61,7 @@ MODES: Mapping[str, tuple[Mode, ...]] = {
         WITH_TASKS,
     ),
     "explorer.over_rollout": ROLLING_OUT,
+    "explorer.max_inflight_batches": ("both",),
     "explorer.bench_on_latest_checkpoint": ("bench",),
     **dict.fromkeys(
         under(

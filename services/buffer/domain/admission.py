@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from services.buffer.domain.stage import Stage
+from trinity.config.plan.rollouts_ahead import credit_rows, explore_steps_ahead
 from trinity.runtime.members import WaitKind
 
 STRAGGLER_REASON = (
@@ -36,25 +37,6 @@ class AdmissionRefusal:
     waits_for: WaitKind = WaitKind.STATE
 
 
-def credit_rows(stage: Stage) -> int:
-    """Returns the most rows that may be outstanding or ready after another explore step opens.
-
-    The trainer needs `sync_interval` batches until its next version, and the explorer may be
-    `sync_offset` steps ahead of the one it works on. Rows of data in a batch take no credit. A
-    replay buffer is bounded by its own capacity. Where a train step is an explore step, explore
-    steps are counted instead. Tasks that may be left behind
-    (`explorer.over_rollout`) run like all others. Without a trainer, an explore step may open while
-    the previous one is still running.
-    """
-    sync = stage.plan.config.synchronizer
-    rows = stage.plan.rows_per_explore_step + stage.plan.num_droppable_tasks * stage.repeat_times
-    if not stage.plan.needs_training:
-        return (2 + sync.sync_offset) * rows
-    ahead = (1 + sync.sync_offset) * rows
-    kept = stage.plan.replay.capacity if stage.plan.replay else 0
-    return sync.sync_interval * stage.plan.num_rollout_rows + ahead + kept
-
-
 def check_step_order(stage: Stage) -> AdmissionRefusal | None:
     """Returns why explore step `stage.explore_step + 1` may not open now; None if it may.
 
@@ -83,7 +65,7 @@ def check_credit(stage: Stage, load: RowLoad) -> AdmissionRefusal | None:
     """Returns a refusal if explore step `stage.explore_step + 1` would exceed the row credit."""
     if stage.plan.trains_explore_steps:
         return _check_steps_ahead(stage)
-    if stage.plan.rows_per_explore_step <= credit_rows(stage) - load.total:
+    if stage.plan.rows_per_explore_step <= credit_rows(stage.plan) - load.total:
         return None
     return AdmissionRefusal(
         f"explore step {stage.explore_step + 1} waits until the trainer has taken some of "
@@ -94,7 +76,7 @@ def check_credit(stage: Stage, load: RowLoad) -> AdmissionRefusal | None:
 def _check_steps_ahead(stage: Stage) -> AdmissionRefusal | None:
     """Counts explore steps instead of rows: a step may have any number of samples."""
     sync, step = stage.plan.config.synchronizer, stage.explore_step + 1
-    if step <= stage.recorded_step + sync.sync_interval + sync.sync_offset + 1:
+    if step <= stage.recorded_step + sync.sync_interval + explore_steps_ahead(stage.plan):
         return None
     return AdmissionRefusal(
         f"explore step {step} waits until the trainer has taken explore step "

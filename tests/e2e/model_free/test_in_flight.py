@@ -64,7 +64,7 @@ async def test_rollouts_go_on_while_weights_change_and_each_token_knows_its_vers
         },
         model={"max_prompt_tokens": 100, "max_response_tokens": 200, "max_model_len": 300},
         explorer={"eval_interval": 4},
-        synchronizer={"sync_style": "trainer_driven", "weight_update": "keep"},
+        synchronizer={"sync_style": "fully_async"},
     )
     stack = model_free_stack(
         plan.job_path,

@@ -8,10 +8,10 @@ from services.buffer.domain.admission import (
     check_credit,
     check_newer_weights,
     check_step_order,
-    credit_rows,
     version_to_open,
 )
 from tests.unit.buffer.builders import plan, stage
+from trinity.config.plan.rollouts_ahead import credit_rows, explore_steps_ahead, largest_lag
 
 
 def opened_with(published: int, **sizes: int) -> int:
@@ -45,7 +45,17 @@ def test_steps_open_as_their_weights_are_published(sizes: dict[str, int], steps:
 
 def test_rows_of_data_in_a_batch_take_no_credit() -> None:
     mixed = plan(train_batch_size=16, expert_data_ratio=0.5, sync_offset=1)
-    assert credit_rows(stage(mixed)) == credit_rows(stage(plan(sync_offset=1)))
+    assert credit_rows(mixed) == credit_rows(plan(sync_offset=1))
+
+
+def test_fully_async_counts_explore_steps_on_their_way() -> None:
+    own = plan(sync_offset=1)
+    sync = own.config.synchronizer.model_copy(update={"sync_style": "fully_async"})
+    config = own.config.model_copy(update={"synchronizer": sync})
+    changed = own.model_copy(update={"config": config})
+    assert explore_steps_ahead(changed) == config.explorer.max_inflight_batches == 2
+    assert credit_rows(changed) == own.num_rollout_rows + 2 * own.rows_per_explore_step
+    assert largest_lag(changed) == 1 + 3
 
 
 def test_credit_never_stands_in_the_way_of_steps_whose_weights_are_there() -> None:
@@ -61,7 +71,7 @@ def test_credit_never_stands_in_the_way_of_steps_whose_weights_are_there() -> No
                 for step in range(1, 11):
                     needed = own.required_version(step)
                     rows = step * own.rows_per_explore_step - needed * own.num_rollout_rows
-                    assert rows <= credit_rows(stage(own))
+                    assert rows <= credit_rows(own)
 
 
 def test_no_step_opens_without_weights_after_the_last_or_when_training_is_over() -> None:

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
-from services.buffer.domain.admission import credit_rows
 from services.buffer.domain.batches import (
     BatchSupply,
     BatchWait,
@@ -25,6 +24,7 @@ from trinity.algorithm.priority.candidate import Candidate
 from trinity.algorithm.priority.decay_limit_randomization import decay_limit_randomization
 from trinity.algorithm.priority.linear_decay import linear_decay
 from trinity.config.plan.parts import ResolvedReplay
+from trinity.config.plan.rollouts_ahead import credit_rows
 from trinity.config.plan.stage_plan import StagePlan
 
 
@@ -184,7 +184,7 @@ def test_a_batch_that_fills_up_waits_for_one_explore_step_alone() -> None:
     assert [due_explore_step(own, step) for step in (1, 2, 10)] == [1, 2, 10]
     assert planned_rows(own, 4) == 8
     assert first_unbatched_step(stage(replayed_plan(), recorded_step=3)) == 4
-    assert credit_rows(own) == 12 + 8 + 50
+    assert credit_rows(own.plan) == 12 + 8 + 50
     assert (
         decide_short_batch(
             own,

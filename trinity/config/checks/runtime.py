@@ -61,7 +61,9 @@ def check_weight_update(plan: StagePlan) -> None:
     """Raises UserError with a line for each setting that does not go with `weight_update: keep`."""
     if not plan.keeps_requests:
         return
-    errors = [f"`synchronizer.weight_update: keep` {text}" for text in _conflicts_of_keep(plan)]
+    is_style = plan.config.synchronizer.sync_style == "fully_async"
+    key = "sync_style: fully_async" if is_style else "weight_update: keep"
+    errors = [f"`synchronizer.{key}` {text}" for text in _conflicts_of_keep(plan)]
     if errors:
         raise UserError("\n".join(errors))
 
@@ -73,13 +75,13 @@ def _conflicts_of_keep(plan: StagePlan) -> Iterator[str]:
             "`synchronizer.sync_offset` from 1 on, `sync_style: trainer_driven`, or `drain`"
         )
     if plan.takes_turns:
-        yield "generates while the trainer trains, and `mode: colocate` does not: give `drain`"
+        yield "generates while the trainer trains, and `mode: colocate` does not: give `both`"
     if plan.external_model is not None:
-        yield "pauses an engine of the explorer, and the model is served elsewhere: give `drain`"
+        yield "changes weights of an engine here, and the model is served elsewhere"
     if plan.config.algorithm.enable_router_replay:
         yield (
-            "drops the record of experts (`algorithm.enable_router_replay`) with the cache: give "
-            "`drain`"
+            "drops the record of experts (`algorithm.enable_router_replay`) with the cache: leave "
+            "one of them out"
         )
 
 

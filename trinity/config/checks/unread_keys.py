@@ -70,6 +70,10 @@ def _keeps_checkpoints(stage: StagePlan) -> bool:
     return bool(trainer.save_interval and not trainer.max_checkpoints_to_keep)
 
 
+def _is_fully_async(stage: StagePlan) -> bool:
+    return stage.config.synchronizer.sync_style == "fully_async"
+
+
 UNREAD: Mapping[str, Reason] = {
     "algorithm.sample_strategy": _on_data,
     "algorithm.sample_strategy_args": _stored_staleness,
@@ -94,6 +98,12 @@ UNREAD: Mapping[str, Reason] = {
         lambda stage: not _keeps_checkpoints(stage),
         "all checkpoints are kept, and a resume from the first needs every batch since: see "
         "`trainer.max_checkpoints_to_keep`",
+    ),
+    "explorer.max_inflight_batches": _unless(
+        _is_fully_async, "only `synchronizer.sync_style: fully_async` counts batches on their way"
+    ),
+    "synchronizer.sync_offset": lambda stage: (
+        "`explorer.max_inflight_batches` takes its place" if _is_fully_async(stage) else ""
     ),
     "explorer.over_rollout.ratio": _unless(
         lambda stage: stage.num_droppable_tasks or not stage.needs_rollout,

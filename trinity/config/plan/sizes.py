@@ -197,6 +197,8 @@ def resolve_train_step(plan: StagePlan) -> TrainStepUnit:
         obstacle = "`replay_buffer` orders and repeats those of many"
     elif plan.num_expert_rows:
         obstacle = "`sample_strategy: mix` adds rows of data"
+    elif plan.config.synchronizer.sync_style == "fully_async":
+        obstacle = "`sync_style: fully_async` has no common steps"
     if chosen == "explore_step":
         if obstacle:
             raise UserError(

@@ -287,7 +287,9 @@ class StagePlan(PlanModel):
     @property
     def keeps_requests(self) -> bool:
         """True if engines take new weights amid requests."""
-        return self.needs_training and self.config.synchronizer.weight_update == "keep"
+        sync = self.config.synchronizer
+        keeps = sync.weight_update == "keep" or sync.sync_style == "fully_async"
+        return self.needs_training and keeps
 
     def requests_version(self, explore_step: int) -> bool:
         """True if `explore_step` begins by requesting newer weights (`explorer_driven`)."""

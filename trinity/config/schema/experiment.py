@@ -77,11 +77,8 @@ class SynchronizerConfig(Section):
     `nccl`: they are written all the same, but engines take them from the trainer's memory, by gloo
     where there are no GPUs; what does not come whole and in time is taken from the files."""
     sync_style: Annotated[
-        Literal["fixed", "explorer_driven", "trainer_driven"],
+        Literal["fixed", "explorer_driven", "trainer_driven", "fully_async"],
         ValueAliases(
-            planned={
-                "fully_async": "explorer and trainer without a common step",
-            },
             aliases={
                 "dynamic_by_explorer": "explorer_driven",
                 "dynamic_by_trainer": "trainer_driven",
@@ -91,7 +88,8 @@ class SynchronizerConfig(Section):
     """What triggers a transfer. `fixed`: each explore step has its version, by the two keys below.
     `trainer_driven`: an explore step takes the newest version there is and waits for none.
     `explorer_driven`: after `sync_interval` explore steps a newer one is asked for and waited for,
-    and only then written."""
+    and only then written. `fully_async`: as `trainer_driven`, with `weight_update: keep` and
+    `explorer.max_inflight_batches` explore steps on their way."""
     sync_interval: Positive = 1
     """Train steps between two versions; with `explorer_driven` explore steps."""
     sync_offset: NonNegative = 0

@@ -191,6 +191,8 @@ class ExplorerConfig(Section):
     with its first, best and final figures; else that of the first one in the file."""
     auxiliary_models: tuple[AuxiliaryModelConfig, ...] = ()
     """Models beside it, whose weights stay as they are: judges and teachers, which write text."""
+    max_inflight_batches: Positive = 2
+    """With `sync_style: fully_async`: explore steps that may be on their way at a time."""
     over_rollout: OverRolloutConfig = default_section(OverRolloutConfig)
     """Steps that do not wait for their slowest tasks."""
     dynamic_timeout: DynamicTimeoutConfig = default_section(DynamicTimeoutConfig)

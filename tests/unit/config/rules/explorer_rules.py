@@ -15,6 +15,7 @@ from tests.unit.config.rules.case import (
     refused,
     told,
 )
+from trinity.config.plan.rollouts_ahead import explore_steps_ahead
 from trinity.config.plan.stage_plan import StagePlan
 
 
@@ -55,7 +56,16 @@ SYNCHRONIZER = [
             ("dynamic_by_trainer", "trainer_driven"),
         )
     ),
-    told("style fully_async", at("synchronizer.sync_style", "fully_async"), PLANNED, "fully_async"),
+    follows(
+        "style fully_async",
+        {"synchronizer": {"sync_style": "fully_async"}, "explorer": {"max_inflight_batches": 3}},
+        lambda plan: (plan.keeps_requests, explore_steps_ahead(plan)) == (True, 3),
+    ),
+    refused(
+        "no common steps",
+        {"synchronizer": {"sync_style": "fully_async"}, "buffer": {"train_step": "explore_step"}},
+        "has no common steps",
+    ),
     refused(
         "requests kept on policy",
         at("synchronizer.weight_update", "keep"),
