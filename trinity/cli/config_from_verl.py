@@ -190,6 +190,11 @@ def _write_all(output: Path | None, results: list[Converted], *, force: bool) ->
 
 def _write(path: Path, converted: Converted, *, force: bool) -> None:
     _write_text(path, converted.yaml, force=force)
+    folder = path.with_name(f"{path.stem}_parts")
+    for name, part in converted.parts.items():
+        folder.mkdir(exist_ok=True)
+        _write_text(folder / name, part, force=force)
     for text in converted.report:
         print(text)
-    print(f"\nwrote {path}; check it with: trinity config check {path}")
+    plugins = f" --plugin-dir {folder}" if converted.parts else ""
+    print(f"\nwrote {path}; check it with: trinity config check {path}{plugins}")

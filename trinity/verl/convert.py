@@ -2,12 +2,12 @@
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from trinity.errors import UserError
 from trinity.verl.defaults import apply_defaults
-from trinity.verl.fork_code import SWITCHES, is_switch, where_read
+from trinity.verl.fork_code import SWITCHES, is_switch, lines_read, where_read
 from trinity.verl.key_table import find_row, near_key
 from trinity.verl.row import TRAINER_CONFIG, KeyConversion, KeyRow
 from trinity.verl.rules.agents import convert_agents
@@ -259,6 +259,8 @@ class Converted:
     body: str
     report: tuple[str, ...]
     values: dict[str, JsonValue]
+    parts: dict[str, str] = field(default_factory=dict)
+    """Files of a plug-in folder that the configuration names, by name."""
 
     @property
     def yaml(self) -> str:
@@ -287,7 +289,7 @@ def convert(settings: VerlSettings, choices: ConversionOptions | None = None) ->
     body = work.draft.yaml()
     report = work.report.lines(settings.remarks)
     report += _read_together(settings, "\n".join([body, *report]))
-    return Converted(body, tuple(report), work.draft.values())
+    return Converted(body, tuple(report), work.draft.values(), work.parts)
 
 
 def _advise_on_unknown(work: Conversion) -> None:
@@ -344,11 +346,20 @@ def _report_unknown(work: Conversion, setting: VerlSetting) -> None:
         work.report.missing.append((setting, UNKNOWN_KEY + hint))
     elif not (where := where_read(folder, setting.key)):
         work.report.not_needed.append((setting, f"no code in {folder} reads it"))
+    elif _is_taken(work, folder, setting.key):
+        work.report.not_needed.append((setting, f"the part that is taken reads it ({where})"))
     elif switch := _switched_off(work, folder, setting.key):
         work.report.not_needed.append((setting, f"`{switch}` is false"))
     else:
         answer = f"{where} reads it: write that as a part of your own"
         work.report.missing.append((setting, answer))
+
+
+def _is_taken(work: Conversion, folder: Path, key: str) -> bool:
+    """True if parts that are taken are the only code that reads a key."""
+    word = key.rpartition(".")[2]
+    words = (work.taken.get(name, frozenset()) for name in lines_read(folder, key))
+    return all(found is None or word in found for found in words)
 
 
 def _switched_off(work: Conversion, folder: Path, key: str) -> str:

@@ -20,7 +20,7 @@ SWITCHES = ("enable", "enabled")
 @cache
 def python_files(folder: Path) -> dict[str, str]:
     """The texts of a repository's Python files by their paths, without its tests."""
-    top = _top(folder)
+    top = top_of(folder)
     texts: dict[str, str] = {}
     for path in sorted(top.rglob("*.py")):
         name = path.relative_to(top)
@@ -29,7 +29,7 @@ def python_files(folder: Path) -> dict[str, str]:
     return texts
 
 
-def _top(folder: Path) -> Path:
+def top_of(folder: Path) -> Path:
     """The repository around a folder that holds veRL; the folder itself without one."""
     marked = (above for above in (folder, *folder.parents) if (above / ".git").exists())
     return next(marked, folder)
@@ -41,13 +41,20 @@ def where_read(folder: Path, key: str) -> str:
 
     Keys of a section that is passed on whole count as read in the file that names the section.
     """
+    return next((f"{name}:{line}" for name, line in lines_read(folder, key).items()), "")
+
+
+@cache
+def lines_read(folder: Path, key: str) -> dict[str, int]:
+    """The files that read the last word of a key, each with its first line that does."""
     *above, word = key.split(".")
     passed = next((name for name in above if _PASSED_ON.search(name)), "")
+    found: dict[str, int] = {}
     for name, text in python_files(folder).items():
         for wanted in (word, passed):
             if wanted and wanted in text and (line := _lines_of_words(text).get(wanted)):
-                return f"{name}:{line}"
-    return ""
+                found.setdefault(name, line)
+    return found
 
 
 @cache
@@ -71,12 +78,13 @@ def _lines_of_words(text: str) -> dict[str, int]:
         return lines
     for node in nodes:
         number = getattr(node, "lineno", 1)
-        for word in _words(node):
+        for word in words_of(node):
             lines[word] = min(number, lines.get(word, number))
     return lines
 
 
-def _words(node: ast.AST) -> Iterator[str]:
+def words_of(node: ast.AST) -> Iterator[str]:
+    """The attribute, name, argument or parts of a text that a node of the tree is."""
     match node:
         case ast.Attribute(attr=name) | ast.Name(id=name) | ast.arg(arg=name):
             yield name

@@ -244,6 +244,10 @@ class Conversion:
     report: ConversionReport = field(default_factory=ConversionReport)
     checkout: Checkout | None = None
     """The veRL whose defaults and code are read."""
+    parts: dict[str, str] = field(default_factory=dict)
+    """Files of a plug-in folder that take parts of that veRL, by name."""
+    taken: dict[str, frozenset[str] | None] = field(default_factory=dict)
+    """Files of its repository that these parts run, with the words that they read; None is all."""
 
     @property
     def has_critic(self) -> bool:

@@ -3,6 +3,8 @@
 from collections.abc import Callable, Iterator
 from pathlib import PurePosixPath
 
+from trinity.verl.rules.fork_reward import REWARD_TYPE as _REWARD_TYPE
+from trinity.verl.rules.fork_reward import put_fork_reward
 from trinity.verl.settings import VerlSetting
 from trinity.verl.values import JsonValue
 from trinity.verl.work import Conversion
@@ -11,7 +13,6 @@ INPUT = "buffer.explorer_input"
 DATA_SOURCE = "data_source"
 """veRL's default of `data.reward_fn_key`."""
 DAPO_REWARD = "math_dapo_reward"
-_REWARD_TYPE = f"{INPUT}.default_reward_fn_type"
 _MANAGERS = ("reward_manager.name", "reward.reward_manager.name", "reward_model.reward_manager")
 """The older name last: veRL takes it where both are given."""
 _PLAIN_MANAGERS = ("naive", "prime", "batch", "gdpo")
@@ -26,6 +27,8 @@ _OVERLONG_KEYS = ("enable", "len", "penalty_factor", "log")
 
 def convert_rewards(work: Conversion) -> None:
     """Writes the reward of every taskset."""
+    if put_fork_reward(work, _manager_name(work), is_own=_has_own_function(work)):
+        return
     manager = _take_manager(work)
     if _put_own_function(work):
         if manager == "dapo":
@@ -40,6 +43,15 @@ def convert_rewards(work: Conversion) -> None:
     else:
         _put_reward_column(work)
         _report_overlong(work)
+
+
+def _manager_name(work: Conversion) -> str:
+    names = [work.settings.peek(key) for key in _MANAGERS]
+    return next((str(name) for name in reversed(names) if name is not None), "naive")
+
+
+def _has_own_function(work: Conversion) -> bool:
+    return any(work.settings.peek(f"{section}.path") for section in _FUNCTIONS)
 
 
 def _take_manager(work: Conversion) -> str:
