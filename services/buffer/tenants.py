@@ -203,7 +203,7 @@ class WorkerIsolation:
         box = self._box(memory_bytes)
         refusal = await asyncio.to_thread(box_refusal, box)
         if not refusal:
-            return replace(box, writable=writable)
+            return box._replace(writable=writable)
         if self.is_closed and not self.is_trusted:
             raise UserError(
                 f"this machine allows no box around functions of tenants ({refusal}): have the "

@@ -444,6 +444,19 @@ async def test_where_neither_makes_one_a_sentence_says_why(
             pytest.fail("it started")
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="this user is not root")
+async def test_no_sandbox_has_the_rights_of_the_machines_root(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = sandbox_module._native_command
+    drop = ["setpriv", "--bounding-set", "-setuid", "--inh-caps", "-setuid"]
+    monkeypatch.setattr(sandbox_module, "_native_command", lambda *given: [*drop, *made(*given)])
+    monkeypatch.setattr(sandbox_module, "_ENGINES", ())
+    with pytest.raises(UserError, match=r"root may not map users"):
+        async with open_sandbox(SandboxSpec()):
+            pytest.fail("it started")
+
+
 async def test_a_root_that_is_no_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"the sandbox's root .*/none is no folder"):
         async with open_sandbox(SandboxSpec(root=str(tmp_path / "none"))):

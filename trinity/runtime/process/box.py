@@ -13,18 +13,15 @@ import errno
 import functools
 import json
 import os
-import platform
 import resource
 import select
 import signal
 import struct
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 NO_BOX_EXIT_CODE = 97
 BOX_USER = 61_000
@@ -96,8 +93,7 @@ UNCOUNTED_CALLS = (
 _Instruction = tuple[int, int, int, int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Box:
+class Box(NamedTuple):  # no dataclass: the import of their module takes a fifth of a start
     """The parts of this machine that code of others shares.
 
     An open box is for a user's own code: the same user, files, network and GPUs, but it can send no
@@ -128,7 +124,7 @@ class Box:
     def command(self, argv: list[str], *, death_signal: int) -> list[str]:
         """Wraps a command so that it runs in the box and ends with its parent."""
         python = [sys.executable, "-I", "-S", str(Path(__file__).resolve())]
-        return [*python, json.dumps(asdict(self)), str(int(death_signal)), *argv]
+        return [*python, json.dumps(self._asdict()), str(int(death_signal)), *argv]
 
 
 OPEN_BOX = Box(is_open=True, has_network=True, has_children=True)
@@ -140,6 +136,8 @@ def box_refusal(box: Box, *program: str) -> str:
 
     A program that ends at once is tried in it, by default Python.
     """
+    import subprocess  # not above: a box starts without it
+
     argv = list(program or (sys.executable, "-I", "-S", "-c", "pass"))
     argv = box.command(argv, death_signal=signal.SIGKILL)
     outcome = subprocess.run(
@@ -193,13 +191,13 @@ def mount(source: str, target: str, kind: str = "", flags: int = 0, data: str = 
     check(libc.mount(*texts, ctypes.c_ulong(flags), data.encode()), f"mount {source} {target}")
 
 
-def enter_pid_namespace(inner: tuple[int, int]) -> bool:
+def enter_pid_namespace(inner: tuple[int, int], *, may_be_root: bool = True) -> bool:
     """Lets children be in a new one; returns true if root did it without a user namespace.
 
     In a user namespace this user and group are `inner`.
     """
     uid, gid = os.geteuid(), os.getegid()
-    if uid == 0 and libc.unshare(CLONE_NEWPID) == 0:
+    if may_be_root and uid == 0 and libc.unshare(CLONE_NEWPID) == 0:
         return True
     check(libc.unshare(CLONE_NEWUSER | CLONE_NEWPID), "unshare")
     try:
@@ -262,9 +260,9 @@ def _bind(path: str) -> None:
 
 def system_call_filter(box: Box, *further: str) -> list[_Instruction]:
     """Returns the filter of system calls of a closed box, which refuses further ones by name."""
-    if platform.machine() not in _SYSTEM_CALLS:
-        raise NoBox(f"there is no filter of system calls for {platform.machine()}")
-    architecture, numbers = _SYSTEM_CALLS[platform.machine()]
+    if os.uname().machine not in _SYSTEM_CALLS:
+        raise NoBox(f"there is no filter of system calls for {os.uname().machine}")
+    architecture, numbers = _SYSTEM_CALLS[os.uname().machine]
     numbers = _EVERYWHERE | numbers
     refused = [
         *_KERNEL,

@@ -57,7 +57,7 @@ def _stand_outside(spec: dict[str, Any]) -> NoReturn:
     parent = os.getppid()
     users = _user_namespace() if os.geteuid() == 0 else None
     if users is None:
-        box.enter_pid_namespace((0, 0))
+        box.enter_pid_namespace((0, 0), may_be_root=False)
     else:
         box.check(box.libc.unshare(box.CLONE_NEWPID), "unshare")
     # A change of credentials clears the death signal, so it is set last.
@@ -74,7 +74,8 @@ def _stand_outside(spec: dict[str, Any]) -> NoReturn:
     cgroup = join_cgroup(init, total, Path("/proc/self/cgroup").read_text())
     os.write(count, b"1" if cgroup else b"0")
     box.leave_channel()
-    os.waitpid(init, 0)
+    while os.waitpid(-1, 0)[0] != init:
+        pass
     if cgroup:
         cgroup.rmdir()
     os._exit(0)
@@ -87,12 +88,14 @@ def _set_death_signal(number: int) -> None:
 def _user_namespace() -> int | None:
     """Returns a new user namespace, in which the users from `FIRST_USER` on begin with root.
 
-    None in one that does not have these users. Without it, the kernel would not count processes.
+    None if this user may not, whose own number is then that of root inside. The machine's root
+    must not be: the kernel would not count its processes.
     """
     made, make = os.pipe()
     child = os.fork()
     if child == 0:
         box.libc.unshare(box.CLONE_NEWUSER)
+        _set_death_signal(signal.SIGKILL)
         os.write(make, b"x")
         signal.pause()
     try:
@@ -100,11 +103,12 @@ def _user_namespace() -> int | None:
         for name in ("uid_map", "gid_map"):
             Path(f"/proc/{child}/{name}").write_text(f"0 {FIRST_USER} {NUM_USERS}")
         return os.open(f"/proc/{child}/ns/user", os.O_RDONLY)
-    except PermissionError:
+    except PermissionError as error:
+        if Path("/proc/self/uid_map").read_text().split()[:2] == ["0", "0"]:
+            raise box.NoBox(f"root may not map users: {error.strerror}") from error
         return None
     finally:
         os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
 
 
 def join_cgroup(
@@ -152,9 +156,6 @@ def _fill_cgroup(folder: Path, pid: int, num_bytes: int, limits: tuple[str, str]
 
 def _be_init(spec: dict[str, Any], users: int | None, counted: int) -> NoReturn:
     """Is the first process of the namespace: builds the root, gives up its rights, and serves."""
-    is_counted = os.read(counted, 1)
-    if not is_counted:
-        os._exit(box.NO_BOX_EXIT_CODE)
     os.setsid()
     os.umask(0o022)
     new = box.CLONE_NEWNS | box.CLONE_NEWIPC | box.CLONE_NEWNET | _CLONE_NEWUTS
@@ -165,6 +166,7 @@ def _be_init(spec: dict[str, Any], users: int | None, counted: int) -> NoReturn:
     if spec["port"]:
         sandbox_server.offer_port(spec["port"], spec["path"])
     _make_root(spec, users)
+    is_counted = os.read(counted, 1)  # the other process meanwhile made the cgroup
     _give_up_rights(spec, users, is_counted=is_counted == b"1")
     _set_death_signal(signal.SIGKILL)
     box.exit_if_unread(counted)
