@@ -57,7 +57,7 @@ async def _verify(place: RunLocation, stage: str | None, version: int, as_json: 
         report = await walk.walk_from(version)
     if as_json:
         for row in report.rows:
-            print(json.dumps(row.as_json()))
+            print(json.dumps(row))
         for text in report.faults:
             print(json.dumps({"differs": text}))
     else:

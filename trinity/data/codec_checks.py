@@ -13,8 +13,8 @@ from trinity.data.codec import (
     finish_reason_of,
     sequence_from_proto,
 )
-from trinity.runtime.origin import chain_turns, turn_contents
-from trinity.types import Experience, Pair
+from trinity.runtime.origin import SpanNumbers, chain_turns, turn_contents
+from trinity.types import Experience, Pair, VersionSpan
 from trinity.types import Sequence as TokenSequence
 
 Tensor = experience_pb2.Tensor
@@ -99,7 +99,7 @@ def turn_digests(message: experience_pb2.Experience) -> list[bytes]:
     sides = (message.pair.chosen, message.pair.rejected) if is_pair else (message.sequence,)
     contents = []
     for side in map(sequence_from_proto, sides):
-        place, spans = (side.prompt_length, len(side.tokens)), message.version_spans
+        place, spans = (side.prompt_length, len(side.tokens)), span_numbers(message.version_spans)
         contents += turn_contents(
             side.tokens, side.prompt_length, side.rollout_logprobs, spans, [place]
         )
@@ -112,9 +112,16 @@ def _contents(message: experience_pb2.Experience, sequence: TokenSequence) -> li
         sequence.tokens,
         sequence.prompt_length,
         sequence.rollout_logprobs,
-        message.version_spans,
+        span_numbers(message.version_spans),
         places,
     )
+
+
+def span_numbers(
+    spans: Iterable[VersionSpan | experience_pb2.VersionSpan],
+) -> list[SpanNumbers]:
+    """Returns version spans as digests of origin take them."""
+    return [SpanNumbers(own.start, own.end, own.version, own.incarnation) for own in spans]
 
 
 def _plain_lengths(message: experience_pb2.Sequence) -> tuple[int, int] | None:

@@ -3,8 +3,9 @@
 import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypedDict
 
 from trinity.api.v1 import buffer_pb2, query_pb2
 from trinity.api.v1.query_pb2_grpc import QueryServiceStub
@@ -12,7 +13,6 @@ from trinity.data.codec_checks import turn_digests
 from trinity.data.samples import samples, step_rows
 from trinity.errors import ManifestError, NotFound
 from trinity.runtime.origin import batch_digest, data_row_digest, version_digest
-from trinity.types import JsonObject
 from trinity.weights.ledger import LedgerError, LedgerKey, WeightsLedger
 from trinity.weights.manifest import verify
 from trinity.weights.stored import read_lineage
@@ -20,27 +20,20 @@ from trinity.weights.stored import read_lineage
 IDS_AT_ONCE = 500
 DIGITS = 16
 MATCHES, DIFFERS, DELETED, REMOVED = "matches", "differs", "deleted", "removed"
-DELETED_STATE = query_pb2.EXPERIENCE_STATE_DELETED
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RowOrigin:
-    """A row whose digests were computed again."""
+class RowOrigin(TypedDict):
+    """A row whose digests were computed again; the id is None for a row of data."""
 
     train_step: int
     place: int
     id: str | None
-    """The sample; None for a row of data."""
     state: str
     sha256: str
     turn_sha256: list[str]
 
-    def as_json(self) -> JsonObject:
-        """Returns its fields."""
-        return dict(asdict(self))
 
-
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class OriginReport:
     """The result of a walk: rows, latest step first, differences, and notes on gaps."""
 
@@ -50,16 +43,16 @@ class OriginReport:
 
     def lines(self, version: int) -> list[str]:
         """Returns the report as text."""
-        first = min((row.train_step for row in self.rows), default=version)
-        states = Counter(row.state for row in self.rows)
-        turns = sum(len(row.turn_sha256) for row in self.rows)
-        counted = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
-        head = f"steps {first} to {version}: {len(self.rows)} rows with {turns} turns"
+        first = min((row["train_step"] for row in self.rows), default=version)
+        states = sorted(Counter(row["state"] for row in self.rows).items())
+        num_turns = sum(len(row["turn_sha256"]) for row in self.rows)
+        counted = ", ".join(f"{count} {state}" for state, count in states)
+        head = f"steps {first} to {version}: {len(self.rows)} rows with {num_turns} turns"
         gone = [
-            f"step {row.train_step}, row {row.place}, sample {row.id}: {row.state}, its digest "
-            f"{row.sha256}"
+            f"step {row['train_step']}, row {row['place']}, sample {row['id']}: {row['state']}, "
+            f"its digest {row['sha256']}"
             for row in self.rows
-            if row.state in (DELETED, REMOVED)
+            if row["state"] in (DELETED, REMOVED)
         ]
         return [f"{head}: {counted}", *gone, *self.notes, *(f"differs: {f}" for f in self.faults)]
 
@@ -82,79 +75,75 @@ class OriginWalk:
 
         Raises: NotFound when no batch of that step is recorded.
         """
+        notes = self.report.notes
         for step in range(version, 0, -1):
             try:
                 head, rows = await step_rows(self.queries, self.key, step)
             except NotFound:
                 if step == version:
                     raise
-                self._note(f"steps up to {step} are another stage's: verify them there")
+                notes.append(f"steps up to {step} are another stage's: verify them there")
                 break
             if not head.rows_sha256:
-                self._note(f"steps up to {step} have no digests: an earlier release recorded them")
+                notes.append(
+                    f"steps up to {step} have no digests: an earlier release recorded them"
+                )
                 break
             self._check_head(head, rows)
             if step == version:
                 await asyncio.to_thread(self._check_files, head.weights_after)
-            await self._check_rows(head, rows)
+            records = await self._records(head, rows)
+            for row in rows:
+                self._check_row(head.step, row, records)
         return self.report
-
-    def _note(self, text: str) -> None:
-        self.report.notes.append(text)
 
     def _compare(self, where: str, found: bytes, recorded: bytes) -> bool:
         if found != recorded:
-            self.report.faults.append(f"{where}: {_short(found)}, recorded was {_short(recorded)}")
+            now, then = (f"{digest.hex()[:DIGITS]}..." for digest in (found, recorded))
+            self.report.faults.append(f"{where}: {now}, recorded was {then}")
         return found == recorded
 
     def _check_head(self, head: query_pb2.StepHead, rows: Sequence[query_pb2.StepRow]) -> None:
         """Compares the digests of the batch and of the weights after it."""
-        where = f"step {head.step}"
+        where, after = f"step {head.step}", head.weights_after
         of_rows = batch_digest(row.use.row_sha256 for row in rows)
         self._compare(f"{where}: the digest of its rows", of_rows, head.rows_sha256)
         lineage = version_digest(head.before_sha256, head.rows_sha256)
         self._compare(f"{where}: the digest of all batches", lineage, head.lineage_sha256)
-        after = head.weights_after
-        if not head.HasField("weights_after"):
-            return
-        if not after.lineage_sha256:
-            self._note(f"version {head.step}: its trainer said nothing of its batches")
-            return
-        text = f"version {head.step}: the digest by its trainer"
-        self._compare(text, after.lineage_sha256, head.lineage_sha256)
+        name = f"version {head.step}"
+        if after.lineage_sha256:
+            told = f"{name}: the digest by its trainer"
+            self._compare(told, after.lineage_sha256, head.lineage_sha256)
+        elif head.HasField("weights_after"):
+            self.report.notes.append(f"{name}: its trainer said nothing of its batches")
 
     def _check_files(self, published: buffer_pb2.PublishedVersion) -> None:
         """Compares the files of the version with the database."""
-        name = f"version {published.version}"
+        name, notes = f"version {published.version}", self.report.notes
         if self.job_dir is None or not published.weights_sha256:
-            self._note("no files of the weights were looked at")
+            notes.append("no files of the weights were looked at")
             return
-        folder = self.job_dir / "stages" / self.key.stage
+        folder, stage = self.job_dir / "stages" / self.key.stage, self.key.stage
         try:
-            key = LedgerKey.read(self.job_dir)
-            entries = WeightsLedger(folder=folder, stage=self.key.stage, key=key).read()
-            own = [entry for entry in entries if entry.version == published.version]
-            if not own:
-                self._note(f"{name}: its files are gone")
+            ledger = WeightsLedger(folder=folder, stage=stage, key=LedgerKey.read(self.job_dir))
+            place = published.version, published.incarnation
+            entries = ledger.read()
+            own = [entry for entry in entries if (entry.version, entry.incarnation) == place]
             for entry in own:
                 path = folder / "weights" / entry.directory
-                manifest = verify(path, bytes.fromhex(entry.manifest_sha256))
-                root = bytes.fromhex(manifest.weights_sha256)
-                if entry.incarnation == published.incarnation:
-                    self._compare(f"{path}: the weights", root, published.weights_sha256)
-                    self._compare(
-                        f"{path}: the digest of their batches",
-                        read_lineage(path),
-                        published.lineage_sha256,
-                    )
+                root = verify(path, bytes.fromhex(entry.manifest_sha256)).weights_sha256
+                self._compare(f"{path}: weights", bytes.fromhex(root), published.weights_sha256)
+                self._compare(f"{path}: batches", read_lineage(path), published.lineage_sha256)
+            notes += [] if own else [f"{name}: its files are gone"]
         except LedgerError as error:
-            self._note(f"{name}: its files were not looked at: {error}")
+            notes.append(f"{name}: its files were not looked at: {error}")
         except ManifestError as error:
             self.report.faults.append(str(error))
 
-    async def _check_rows(
+    async def _records(
         self, head: query_pb2.StepHead, rows: Sequence[query_pb2.StepRow]
-    ) -> None:
+    ) -> dict[str, query_pb2.ExperienceRecord]:
+        """Returns the samples of a batch with their contents, by id."""
         key = head.rows_from if head.HasField("rows_from") else self.key
         ids = [row.experience.id for row in rows if row.HasField("experience")]
         found: dict[str, query_pb2.ExperienceRecord] = {}
@@ -162,39 +151,35 @@ class OriginWalk:
             wanted = query_pb2.ExperienceFilter(experience_ids=ids[first : first + IDS_AT_ONCE])
             async for record in samples(self.queries, key, wanted, with_content=True):
                 found[record.id] = record
-        for row in rows:
-            self._check_row(head.step, row, found)
+        return found
 
     def _check_row(
-        self,
-        step: int,
-        row: query_pb2.StepRow,
-        records: Mapping[str, query_pb2.ExperienceRecord],
+        self, step: int, row: query_pb2.StepRow, records: Mapping[str, query_pb2.ExperienceRecord]
     ) -> None:
         where, digest = f"step {step}, row {row.use.position}", row.use.row_sha256
-        own_id, turns, state = None, list[bytes](), MATCHES
-        if row.HasField("experience"):
-            own_id, turns = row.experience.id, list(row.experience.turn_sha256)
+        own_id, turns = row.experience.id or None, list(row.experience.turn_sha256)
+        if own_id is None:
+            is_same = self._compare(f"{where}: its data", data_row_digest(row.row_json), digest)
+            state = MATCHES
+        else:
             where += f", sample {own_id}"
             is_same = self._compare(f"{where}: its last turn", b"".join(turns[-1:]), digest)
             state = self._state_of(where, records.get(own_id, row.experience))
-            state = state if is_same else DIFFERS
-        elif not self._compare(f"{where}: its data", data_row_digest(row.row_json), digest):
-            state = DIFFERS
         self.report.rows.append(
             RowOrigin(
                 train_step=step,
                 place=row.use.position,
                 id=own_id,
-                state=state,
+                state=state if is_same else DIFFERS,
                 sha256=digest.hex(),
                 turn_sha256=[turn.hex() for turn in turns],
             )
         )
 
     def _state_of(self, where: str, record: query_pb2.ExperienceRecord) -> str:
+        recorded = list(record.turn_sha256)
         if not record.HasField("content"):
-            if record.state == DELETED_STATE:
+            if record.state == query_pb2.EXPERIENCE_STATE_DELETED:
                 return DELETED
             if record.content_removed:
                 return REMOVED
@@ -205,18 +190,11 @@ class OriginWalk:
         except ValueError as error:
             self.report.faults.append(f"{where}: its content is damaged: {error}")
             return DIFFERS
-        recorded = list(record.turn_sha256)
         if len(found) != len(recorded):
-            text = f"{where}: it has {len(found)} turns, recorded were {len(recorded)}"
-            self.report.faults.append(text)
+            said = f"{where}: it has {len(found)} turns, recorded were {len(recorded)}"
+            self.report.faults.append(said)
             return DIFFERS
-        numbered = enumerate(zip(found, recorded, strict=True), 1)
-        differing = [turn for turn, (now, then) in numbered if now != then]
-        if differing:
-            turn = differing[0] - 1
-            self._compare(f"{where}: turn {turn + 1}", found[turn], recorded[turn])
-        return DIFFERS if differing else MATCHES
-
-
-def _short(digest: bytes) -> str:
-    return f"{digest.hex()[:DIGITS]}..." if digest else "nothing"
+        for turn, (now, then) in enumerate(zip(found, recorded, strict=True), 1):
+            if not self._compare(f"{where}: turn {turn}", now, then):
+                return DIFFERS  # those after it differ, too
+        return MATCHES

@@ -19,7 +19,7 @@ no answer has "trinity sample 1" in the place of "trinity turn 1". Rewards are n
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -30,27 +30,9 @@ _CONTENT, _TURN, _SAMPLE = b"trinity turn content 1", b"trinity turn 1", b"trini
 _BATCH, _VERSION = b"trinity batch 1", b"trinity version 1"
 
 
-class WeightsSpan(Protocol):
+class SpanNumbers(NamedTuple):
     """Weights that made the tokens [start, end) after a prompt."""
 
-    @property
-    def start(self) -> int:
-        """The first token."""
-
-    @property
-    def end(self) -> int:
-        """One past the last token."""
-
-    @property
-    def version(self) -> int:
-        """Version of the weights."""
-
-    @property
-    def incarnation(self) -> int:
-        """Incarnation of the trainer that published them."""
-
-
-class _OwnSpan(NamedTuple):
     start: int
     end: int
     version: int
@@ -80,17 +62,17 @@ def turn_content(
     prompt_sha256: bytes,
     sampled: npt.NDArray[np.int32],
     logprobs: npt.NDArray[np.float32],
-    spans: Iterable[WeightsSpan],
+    spans: Iterable[SpanNumbers],
 ) -> bytes:
     """Returns the digest of a turn's content; `spans` count from the first sampled token."""
-    merged: list[_OwnSpan] = []
+    merged: list[SpanNumbers] = []
     for span in spans:
-        start, end, *weights = span.start, span.end, span.version, span.incarnation
-        if end <= start:
+        if span.end <= span.start:
             continue
-        if merged and list(merged[-1][1:]) == [start, *weights]:
-            start = merged.pop().start
-        merged.append(_OwnSpan(start, end, *weights))
+        if merged and merged[-1][1:] == (span.start, *span[2:]):
+            merged[-1] = merged[-1]._replace(end=span.end)
+        else:
+            merged.append(span)
     return digest_of(
         _CONTENT,
         prompt_sha256,
@@ -104,7 +86,7 @@ def turn_contents(
     tokens: npt.NDArray[np.int32],
     prompt_length: int,
     logprobs: npt.NDArray[np.float32],
-    spans: Sequence[WeightsSpan],
+    spans: Sequence[SpanNumbers],
     turns: Iterable[tuple[int, int]],
 ) -> list[bytes]:
     """Returns the digests of the contents of a sample's turns, each a prompt length and an end.
@@ -117,12 +99,7 @@ def turn_contents(
         hashed = max(hashed, start)
         first, last = start - prompt_length, end - prompt_length
         own = [
-            _OwnSpan(
-                max(span.start, first) - first,
-                min(span.end, last) - first,
-                span.version,
-                span.incarnation,
-            )
+            SpanNumbers(max(span.start, first) - first, min(span.end, last) - first, *span[2:])
             for span in spans
         ]
         contents.append(turn_content(prompt.digest(), tokens[start:end], logprobs[first:last], own))
@@ -133,7 +110,7 @@ def answered_turn(
     tokens: npt.NDArray[np.int32],
     prompt_length: int,
     logprobs: npt.NDArray[np.float32],
-    spans: Sequence[WeightsSpan],
+    spans: Sequence[SpanNumbers],
 ) -> Turn:
     """Returns the only turn of an answer."""
     place = prompt_length, len(tokens)

@@ -9,6 +9,7 @@ from typing import Any, TypedDict, TypeGuard
 
 import numpy as np
 
+from trinity.data.codec_checks import span_numbers
 from trinity.errors import UserError
 from trinity.runtime.origin import answered_turn
 from trinity.types import (
@@ -216,9 +217,8 @@ class ExperienceBuilder:
         )
         experience = self._wrap(body, generation.finish_reason, sampling)
         experience.version_spans = generation.version_spans or experience.version_spans
-        turn = answered_turn(
-            body.tokens, body.prompt_length, body.rollout_logprobs, experience.version_spans
-        )
+        spans = span_numbers(experience.version_spans)
+        turn = answered_turn(body.tokens, body.prompt_length, body.rollout_logprobs, spans)
         experience.turns = (turn,)
         experience.arrays |= likeliest_arrays(generation, sampling.logprobs)
         if generation.routed_experts is not None:

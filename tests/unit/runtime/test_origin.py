@@ -8,6 +8,7 @@ from tests.support import origin_by_hand as by_hand
 from tests.unit.subtests import as_subtests
 from trinity.runtime.origin import (
     NOTHING_BEFORE,
+    SpanNumbers,
     answered_turn,
     batch_digest,
     chain_turns,
@@ -15,14 +16,13 @@ from trinity.runtime.origin import (
     turn_contents,
     version_digest,
 )
-from trinity.types import VersionSpan
 
 TOKENS = np.array([5, 6, 7, 8, 9, 10, 11], np.int32)
 LOGPROBS = np.array([-0.25, -1.5, 0.0, -0.125, -3.0], np.float32)
 
 
-def span(start: int, end: int, version: int = 3, incarnation: int = 1) -> VersionSpan:
-    return VersionSpan(start=start, end=end, version=version, incarnation=incarnation)
+def span(start: int, end: int, version: int = 3, incarnation: int = 1) -> SpanNumbers:
+    return SpanNumbers(start, end, version, incarnation)
 
 
 def test_an_answer_is_its_prompt_its_tokens_and_who_made_them() -> None:
@@ -67,7 +67,7 @@ def test_neighbours_of_the_same_weights_are_one_span_and_empty_ones_none() -> No
     ],
 )
 def test_every_part_counts(
-    tokens: list[int], prompt_length: int, logprobs: list[float], own: VersionSpan
+    tokens: list[int], prompt_length: int, logprobs: list[float], own: SpanNumbers
 ) -> None:
     right = answered_turn(TOKENS, 2, LOGPROBS, [span(0, 5)])
     arrays = np.array(tokens, np.int32), np.array(logprobs, np.float32)
