@@ -148,6 +148,8 @@ class VllmEngine:
         """
         from vllm.v1.engine import EngineCoreOutputs
 
+        if self._engine.output_handler is None:  # it begins with the first request
+            return
         outputs = self._engine.engine_core.outputs_queue
         for _ in range(2):
             outputs.put_nowait(EngineCoreOutputs())
