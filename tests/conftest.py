@@ -27,6 +27,8 @@ hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "gate"))
 
 _REPOSITORY = str(Path(__file__).parents[1])
 _MARK = "TRINITY_TEST_SESSION"
+_ENDING_SECONDS = 60.0
+"""Processes that are killed take a while to end on a busy machine."""
 _OURS = ("nats-server", "postgres", "services.", "trinity.run.local.supervisor")
 
 
@@ -57,8 +59,9 @@ def no_part_of_the_stack_is_left_running(
     os.environ[TRUSTED_VARIABLE] = "/"  # tests copy runs of their own
     yield
     close_images()
-    commands = [_command(process) for process in psutil.process_iter() if _has(process, mark)]
-    left = [command for command in commands if any(name in command for name in _OURS)]
+    ours = [process for process in psutil.process_iter() if _has(process, mark)]
+    psutil.wait_procs([one for one in ours if _is_ours(one)], timeout=_ENDING_SECONDS)
+    left = [_command(one) for one in ours if _has(one, mark) and _is_ours(one)]
     assert not left, f"left running by the tests: {left}"
 
 
@@ -67,6 +70,10 @@ def _has(process: psutil.Process, mark: str) -> bool:
         return process.pid != os.getpid() and process.environ().get(_MARK) == mark
     except (psutil.Error, OSError):  # ended meanwhile, or another user's
         return False
+
+
+def _is_ours(process: psutil.Process) -> bool:
+    return any(name in _command(process) for name in _OURS)
 
 
 def _command(process: psutil.Process) -> str:

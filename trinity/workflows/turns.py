@@ -77,7 +77,7 @@ def _merge(turns: Sequence[Experience]) -> Experience:
         body=body,
         reward=None,
         finish_reason=last.finish_reason,
-        version_spans=tuple(_spans(offsets)),
+        version_spans=tuple(spans_of_turns(offsets)),
         turns=tuple(turn for own in turns for turn in own.turns) if are_answers else (),
         arrays={name: _merge_array(name, offsets, length) for name in first.arrays},
         info={},
@@ -87,7 +87,7 @@ def _merge(turns: Sequence[Experience]) -> Experience:
     return merged
 
 
-def _spans(offsets: Iterable[tuple[int, Experience]]) -> Iterable[VersionSpan]:
+def spans_of_turns(offsets: Iterable[tuple[int, Experience]]) -> Iterable[VersionSpan]:
     """Yields version spans: text before a response belongs to it, equal neighbours are merged."""
     last: VersionSpan | None = None
     for offset, turn in offsets:

@@ -20,6 +20,7 @@ from trinity.types import (
 from trinity.types import Sequence as TokenSequence
 from trinity.workflows.experience_builder import distribution_of
 from trinity.workflows.simple_workflow import SimpleWorkflow
+from trinity.workflows.turns import spans_of_turns
 from trinity.workflows.verl_agents import (
     AGENT,
     MULTI_TURN,
@@ -154,17 +155,16 @@ def sample_of_output(output: Any, client: PolicyClient) -> Experience:
 
 def _spans_of(body: TokenSequence, answers: list[Experience]) -> tuple[VersionSpan, ...]:
     """Returns the weights that drew the answers; text before an answer belongs to it."""
-    spans: list[VersionSpan] = []
+    offsets = []
     for answer in answers:
         place = _place(answer, body.tokens, body.prompt_length)
-        if place is None:
-            continue
-        begun = spans[-1].end if spans else 0
-        for span in answer.version_spans:
-            end = min(place.start + span.end, place.stop)
-            if end > begun:
-                spans.append(replace(span, start=begun, end=end))
-                begun = end
+        if place is not None:
+            offsets.append((place.start, answer))
+    spans = [
+        replace(span, end=min(span.end, body.response_length))
+        for span in spans_of_turns(offsets)
+        if span.start < body.response_length
+    ]
     last = spans.pop() if spans else answers[-1].version_spans[-1]
     return (*spans, replace(last, start=spans[-1].end if spans else 0, end=body.response_length))
 

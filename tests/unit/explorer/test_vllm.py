@@ -31,7 +31,7 @@ async def test_weights_may_come_before_the_first_request() -> None:
     options = EngineOptions(
         model_path="model", max_model_len=8, end_token_ids=(), rollout=RolloutModelConfig()
     )
-    engine = VllmEngine(core, options)  # type: ignore[arg-type]
+    engine = VllmEngine(core, options)
     await engine.pause_requests()
     await engine.resume_requests()
     assert core.calls == ["pause keep True", "resume"]

@@ -261,12 +261,14 @@ RULES: tuple[ChangeRule, ...] = (
         "rollout",
         "which runs and rows a step is made of",
         *under("explorer.over_rollout", "wait_after_min return_partial_tasks"),
+        "explorer.max_inflight_batches",
         *under("buffer", "max_refill_rounds short_batch await_feedback"),
         *under(
             _ROWS,
             "replay_buffer.priority_fn replay_buffer.priority_fn_args replay_buffer_kwargs",
         ),
     ),
+    _experiment("rollout", "which weights draw which tokens", "synchronizer.weight_update"),
     _experiment("rollout", "all randomness", "seed"),
     _impossible(
         "which rows belong to which step, and which weights made them, is counted from step 1 on",
