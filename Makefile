@@ -8,7 +8,7 @@ BASELINE := proto/baseline.binpb
 SCRATCH := build
 
 .DEFAULT_GOAL := help
-.PHONY: help setup prepare demo test test-all test-fast test-whole test-thorough browser wheel release check-wheel check-images check-images-heavy check-deploy check-slurm check-supply sbom pin-images check-data-juicer check-agents check-python312 site faults hosts bench \
+.PHONY: help setup prepare demo test test-all test-fast test-whole test-thorough browser wheel release check-wheel check-images check-images-heavy check-deploy check-slurm check-supply sbom pin-images check-data-juicer check-agents check-hubs check-python312 site faults hosts bench \
 	bench-buffer bench-gpu gpu-acceptance check format types prose protos proto proto-drift proto-baseline docs docs-drift lock clean
 
 help:  ## This list
@@ -93,6 +93,11 @@ check-agents: setup  ## Agents as their makers ship them (npm and pip, 1 GB), on
 	$(AGENTS)/python/bin/pip --disable-pip-version-check install -q openai-agents==0.24.0 langchain==1.5.2 \
 		langchain-openai==1.7.4 langchain-anthropic==1.7.10 mini-swe-agent==2.4.6
 	$(BIN)/pytest -n 0 tests/e2e/images/test_agents.py
+
+HUBS := build/hubs
+check-hubs: setup  ## Environments of hubs with the hubs' own packages, from their locks (1 GB)
+	for hub in verifiers openenv; do TRINITY_HUBS=$(CURDIR)/$(HUBS) $(BIN)/trinity setup hub $$hub || exit 1; done
+	TRINITY_TEST_HUBS=$(CURDIR)/$(HUBS) $(BIN)/pytest -n 0 tests/e2e/images/test_hubs.py
 
 PYTHON312 := build/python3.12
 WITHOUT_TORCH := tests/unit/buffer tests/unit/cli tests/unit/client tests/unit/data_juicer tests/unit/diagnosis tests/unit/inspect \

@@ -68,6 +68,12 @@ printf '%s\n' cyclonedx-bom pip-audit pip-licenses uv | resolve "$locks/supply.l
     write supply "The tools of \`make lock\`, \`make sbom\` and \`make check-supply\`, in an environment of their own."
 echo mkdocs-material | resolve "$locks/site.lock" |
     write site "The tools of \`make site\`, in an environment of their own."
+for hub in 'verifiers==0.4.*' 'openenv==0.10.*'; do
+    name="${hub%%==*}"
+    touch "$locks/hub-$name.lock"
+    echo "$hub" | resolve "$locks/hub-$name.lock" --constraint "$locks/build.lock" |
+        write "hub-$name" "The packages of the hub's environment; installed by \`trinity setup hub $name\`."
+done
 
 "$python" "$locks/lock_images.py"
 

@@ -49,7 +49,7 @@ _OURS = str(Path(__file__).parent) + os.sep
 
 _OWN = "trinity.workflows"
 _RFT = "trinity.rft.workflows"
-YIELDING = {"agent"}  # files written before may have taken this name: theirs counts
+YIELDING = {"agent", "openenv", "verifiers"}  # files written before may have taken this name: theirs counts
 _WITH_ASYNC_ALIAS: Mapping[str, str] = {
     "simple_workflow": f"{_OWN}.simple_workflow.SimpleWorkflow",
     "math_workflow": f"{_OWN}.math_workflow.MathWorkflow",
@@ -80,6 +80,8 @@ WORKFLOW_PATHS: Mapping[str, str] = {
     "tool_call_workflow": f"{_OWN}.tool_call_workflow.ToolCallWorkflow",
     "toolcall_workflow": f"{_OWN}.tool_call_workflow.ToolCallWorkflow",
     "verl_agent_workflow": f"{_OWN}.verl_agent_workflow.VerlAgentWorkflow",
+    "openenv": f"{_OWN}.openenv_workflow.OpenEnvWorkflow",
+    "verifiers": f"{_OWN}.verifiers_workflow.VerifiersWorkflow",
 }
 DISTILLATION_WORKFLOWS = frozenset(
     {"on_policy_distill_workflow", "on_policy_distill_math_workflow"}
@@ -483,11 +485,7 @@ def _explain(error: BaseException) -> str:
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}, line {error.lineno}: {error.msg}"
     frames = traceback.extract_tb(error.__traceback__)
-    own = [
-        frame
-        for frame in frames
-        if not frame.filename.startswith(_OURS) and "importlib" not in frame.filename
-    ]
+    own = [f for f in frames if not f.filename.startswith(_OURS) and "importlib" not in f.filename]
     where = f"{own[-1].filename}, line {own[-1].lineno}: " if own else ""
     return f"{where}{type(error).__name__}: {error}{_advice_on_package(error)}"
 

@@ -48,6 +48,9 @@ from trinity.runtime.retry import RetryPolicy, deadline
 from trinity.runtime.threads import in_daemon_thread
 from trinity.workflows.generation import ChatTokenizer
 
+ASKING_AT_ADDRESS = ("agent", "verifiers")
+"""Workflows whose programs ask at the address of their run."""
+
 logger = logging.getLogger(__name__)
 
 StartEngine = Callable[[EngineOptions], Awaitable[Engine]]
@@ -118,7 +121,7 @@ def stage_models(plan: StagePlan) -> tuple[StageModel, ...]:
 
 def _has_agents(plan: StagePlan) -> bool:
     workflows = {taskset.workflow for taskset in (*plan.tasksets, *plan.eval_tasksets)}
-    return "agent" in workflows and "agent" in WORKFLOWS.builtins
+    return any(name in workflows and name in WORKFLOWS.builtins for name in ASKING_AT_ADDRESS)
 
 
 def _auxiliary_model(model: AuxiliaryModel) -> StageModel:

@@ -113,6 +113,7 @@ PLACES: dict[str, dict[str, str]] = {
         "trinity/run/contexts.py": "Contexts.save",
     },
     "caches": {
+        "trinity/cli/first_steps.py": "_install_hub",
         "trinity/run/local/data_juicer.py": "_make data_juicer_python",
         "services/buffer/tasksets/row_sources.py": "_note_newest",
     },
@@ -178,6 +179,8 @@ LOOPS: dict[str, dict[str, str]] = {
         ),
         "trinity/runtime/http/server.py": "HttpServer._keep_date HttpServer.start",
         "trinity/runtime/life.py": "LifeSigns.on_disk",
+        "trinity/user_code/hubs/hub_programs/openenv_program.py": "Program._serve",
+        "trinity/user_code/hubs/hub_programs/program.py": "_Server.serve",
         "trinity/runtime/rpc/host_group.py": (
             "HostAgent._obey HostAgent._requests HostAgent._serve_until_lost "
             "HostAgent.serve_leader HostGroup.serve"
@@ -222,6 +225,9 @@ LOOPS: dict[str, dict[str, str]] = {
         "trinity/runtime/postgres.py": "Probe.check",
         "trinity/runtime/retry.py": "Retry.call_async",
         "trinity/runtime/threads.py": "DaemonThreads._start_threads",
+        "trinity/user_code/hubs/process.py": (
+            "HubProcess.__init__ HubProcess._read _SharedProcess._begin"
+        ),
         "trinity/weights/process_group.py": "run_with_deadline",
         "trinity/weights/sending.py": "WeightsSender.__init__",
         "trinity/workflows/agent_workflow.py": "_finished",

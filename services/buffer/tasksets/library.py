@@ -35,10 +35,12 @@ from services.buffer.tasksets.task_pipeline import (
 )
 from services.buffer.tenants import TenantGrants, TenantPolicy, WorkerIsolation
 from trinity.config.data_files import find_data_files
+from trinity.config.model_code_policy import check_hub_code
 from trinity.config.plan.task_storage import HUB_NAME, without_password
 from trinity.config.training_rows import RowCheck, SkippedRows
 from trinity.errors import PreconditionFailed, UserError
 from trinity.operators.tasks.task_pipeline import ResolvedTaskPipeline
+from trinity.user_code.hubs.place import HubPlace, hub_python
 
 PIPED = "task pipeline"
 CHECKED = "checked rows"
@@ -56,10 +58,13 @@ def row_source_of(
     Raises: PreconditionFailed that names the taskset when there is no such dataset, or when the
     tenant may not have it read.
     """
-    kind: Literal["file", "hub", "sql"] = "file"
-    revision = None
+    kind: Literal["file", "hub", "sql", "environment"] = "file"
+    revision, python = None, ""
     try:
-        if needed.table is not None:
+        if (environment := HubPlace.parse(place)) is not None:
+            check_hub_code(environment.hub, "buffer")
+            kind, python = "environment", str(hub_python(environment.hub))
+        elif needed.table is not None:
             kind = "sql"
             if not place.startswith(SQLITE):
                 grants.check_database(place)
@@ -72,6 +77,7 @@ def row_source_of(
         kind=kind,
         place=place,
         revision=revision,
+        python=python,
         split=needed.split,
         subset_name=needed.subset_name,
         table=needed.table,
@@ -89,7 +95,8 @@ def content_identity(name: str, source: RowSource, experiment_id: str) -> str:
     """Returns a text that differs whenever the content may differ.
 
     Files are identified by sizes and modification times, datasets on the hub by their commit.
-    Changes of a table cannot be detected: each experiment reads it once and keeps that copy.
+    Changes of a table or a hub's environment cannot be detected: each experiment reads them once
+    and keeps that copy.
 
     Raises: PreconditionFailed that names the taskset when its data are missing or unreadable.
     """
@@ -97,6 +104,8 @@ def content_identity(name: str, source: RowSource, experiment_id: str) -> str:
         match source.kind:
             case "sql":
                 return f"{without_password(source.place)}|{source.table}|{experiment_id}"
+            case "environment":
+                return f"{source.place}|{experiment_id}"
             case "hub":
                 assert source.revision is not None
                 stamp = source.revision

@@ -132,6 +132,11 @@ def _rows(source: RowSource, write: Write) -> Iterator[tuple[str, object]]:
 
             for number, row in enumerate(read_table(source)):
                 yield f"table {source.table}, {row_name(number)}", row
+        case "environment":
+            from services.buffer.tasksets.row_environments import read_environment
+
+            for number, row in enumerate(read_environment(source)):
+                yield f"{source.place}, {row_name(number)}", row
 
 
 def _of_files(

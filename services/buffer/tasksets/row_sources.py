@@ -24,9 +24,11 @@ SQLITE = "sqlite:///"
 class RowSource:
     """A source, passed as JSON on standard input: a command line would expose passwords."""
 
-    kind: Literal["file", "hub", "sql"]
+    kind: Literal["file", "hub", "sql", "environment"]
     place: str
-    """A path, `owner/name`, or the address of a database."""
+    """A path, `owner/name`, the address of a database, or a `HubPlace`."""
+    python: str = ""
+    """For an environment of a hub: its Python."""
     revision: str | None = None
     """Commit of a dataset on the hub."""
     split: str = "train"

@@ -337,6 +337,7 @@ def _task(taskset: ResolvedTaskset, assignment: Assignment, row: JsonObject) -> 
         batch_id=assignment.explore_step,
         task_id=assignment.task_index,
         index={"taskset": taskset.name, "index": assignment.task_index},
+        source=taskset.path or "",
     )
     task.format_args.system_prompt = task.system_prompt
     return task

@@ -12,6 +12,8 @@ from trinity.errors import UserError
 
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _FILE = "file://"
+SERVED_HUB = "openenv"
+"""The hub whose environments may run elsewhere."""
 _SHELLS = re.compile(r"\$([A-Za-z_]\w*)")
 _ENDINGS = ("path", "_dir")
 """Endings of keys that name a file or a folder."""
@@ -22,7 +24,16 @@ _OF_ROWS = (".path", "].path")
 def check_addresses(config: Config) -> None:
     """Raises UserError with a line for each path that is an unsupported address."""
     given = config.buffer.explorer_input
-    said = [_complaint(key, value) for key, value in _paths(config, "")]
+    servers = {
+        f"buffer.explorer_input.{key}.path"
+        for key, tasks in given.written()
+        if (tasks.default_workflow_type or given.default_workflow_type) == SERVED_HUB
+    }
+    said = [
+        _complaint(key, value)
+        for key, value in _paths(config, "")
+        if not (key in servers and value.startswith(("http://", "https://")))
+    ]
     said += [_not_a_file(key, tasks) for key, tasks in given.written()]
     if wrong := [sentence for sentence in said if sentence]:
         raise UserError("\n".join(wrong))

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from trinity.algorithm.algorithm_type import RowSchema
+from trinity.config.checks.hubs import check_hub
 from trinity.config.checks.rows import (
     asks_question,
     check_task_rows,
@@ -19,6 +20,7 @@ from trinity.config.plan.stage_plan import StagePlan
 from trinity.config.schema.data import FormatConfig
 from trinity.errors import UserError
 from trinity.user_code.columns import column_names, column_value, has_column, optional_column
+from trinity.user_code.hubs.place import HubPlace
 
 _OF_EACH_ROW = ("prompt_key", "response_key")
 _USUAL = FormatConfig()
@@ -51,6 +53,8 @@ def unread_beside_shards(rows: ResolvedRows) -> str:
 
 def check_taskset(taskset: ResolvedTaskset) -> None:
     """Checks the files and their first rows; rows elsewhere are checked when they are read."""
+    if (place := HubPlace.parse(taskset.path)) is not None:
+        check_hub(place)
     _check_fetchable(taskset)
     files = _files_here(taskset)
     if not files:
@@ -126,8 +130,9 @@ def _check_fetchable(rows: ResolvedRows) -> None:
 
 
 def _files_here(rows: ResolvedRows) -> tuple[Path, ...]:
-    """The local files; empty if rows come from a database, from the hub or from a client."""
-    if rows.storage_type != "file" or rows.path is None or hub_dataset(rows):
+    """The local files; empty if rows come from a database, a hub or a client."""
+    is_elsewhere = hub_dataset(rows) or HubPlace.parse(rows.path) is not None
+    if rows.storage_type != "file" or rows.path is None or is_elsewhere:
         return ()
     return find_data_files(rows.path, rows.split, rows.subset_name)
 

@@ -8,6 +8,8 @@ from itertools import chain
 from pathlib import Path
 
 from trinity.config.plan.stage_plan import ExperimentPlan
+from trinity.errors import UserError
+from trinity.user_code.hubs.place import HubPlace, hub_python
 
 EXTRAS: Mapping[str, tuple[str, ...]] = {
     "database": ("alembic", "psycopg", "sqlalchemy"),
@@ -65,6 +67,18 @@ def missing_packages(plan: ExperimentPlan) -> Iterator[str]:
         yield (
             f"this run needs {', '.join(names)}{of}, not installed here: {install_command(extra)}"
         )
+    yield from _missing_hubs(plan)
+
+
+def _missing_hubs(plan: ExperimentPlan) -> Iterator[str]:
+    """Yields a sentence for each hub without an environment."""
+    rows = chain.from_iterable((*stage.tasksets, *stage.eval_tasksets) for stage in plan.stages)
+    places = [place for taskset in rows if (place := HubPlace.parse(taskset.path)) is not None]
+    for hub in dict.fromkeys(place.hub for place in places):
+        try:
+            hub_python(hub)
+        except UserError as error:
+            yield str(error)
 
 
 def _needed(plan: ExperimentPlan) -> Iterator[str]:

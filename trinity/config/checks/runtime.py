@@ -30,6 +30,7 @@ from trinity.config.plan.task_storage import expanded
 from trinity.config.schema.experiment import MonitorConfig
 from trinity.errors import UserError
 from trinity.runtime.owned_places import check_folder
+from trinity.user_code.hubs.place import HubPlace
 
 ANOTHER_RUN = "give the experiment another `name`, or change `checkpoint_root_dir`"
 """What helps where the run's directory holds other things."""
@@ -294,7 +295,7 @@ def _data_checks(stage: StagePlan, *, only_here: bool = False) -> Iterator[Check
 
 
 def _is_here(path: str | None) -> bool:
-    return path is not None and Path(path).exists()
+    return path is not None and (HubPlace.parse(path) is not None or Path(path).exists())
 
 
 def _check_pipeline_file(stage: StagePlan) -> None:

@@ -342,12 +342,17 @@ def _resolve(
             "trainer, which `mode: explore` has none of: choose another"
         )
         errors.add(UserError(said))
-    path = errors.attempt(partial(resolve_path, taskset, key))
+    defaults = config.buffer.explorer_input
+    reward = taskset.default_reward_fn_type or defaults.default_reward_fn_type
+    workflow = (
+        taskset.default_workflow_type
+        or _default_workflow(defaults, is_eval)
+        or _guessed_workflow(taskset, reward)
+    )
+    path = errors.attempt(partial(resolve_path, taskset, key, workflow))
     selector = errors.attempt(partial(resolve_selector, taskset.data_selector, config.seed, key))
     errors.raise_all()
     assert selector is not None
-    defaults = config.buffer.explorer_input
-    reward = taskset.default_reward_fn_type or defaults.default_reward_fn_type
     return ResolvedTaskset(
         name=taskset.name or default_name,
         storage_type=taskset.storage_type,
@@ -359,9 +364,7 @@ def _resolve(
         subset_name=taskset.subset_name,
         is_eval=is_eval,
         repeat_times=repeat_times,
-        workflow=taskset.default_workflow_type
-        or _default_workflow(defaults, is_eval)
-        or _guessed_workflow(taskset, reward),
+        workflow=workflow,
         workflow_args=taskset.workflow_args,
         reward=reward,
         reward_args=taskset.reward_fn_args,

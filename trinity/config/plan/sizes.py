@@ -19,9 +19,10 @@ from trinity.config.schema.experiment import Config, MergedStage
 from trinity.config.schema.trainer import TrainerConfig
 from trinity.errors import UserError
 from trinity.plugins import WORKFLOWS, load_plugins, plugin_dirs_from_environment
+from trinity.user_code.hubs.place import HUBS
 
 MIN_TOKENS_ON_CPU = 16384
-SEVERAL_SAMPLES = frozenset({"agent", "frozen_lake_workflow", "sudoku_workflow"})
+SEVERAL_SAMPLES = frozenset({"agent", "frozen_lake_workflow", "sudoku_workflow", *HUBS})
 """Built-in workflows with `gives_several_samples`, which are not imported to be asked."""
 
 

@@ -6,6 +6,8 @@ from pathlib import Path
 from trinity.config.data_files import SUFFIXES
 from trinity.config.schema.data import TasksetConfig
 from trinity.errors import UserError
+from trinity.plugins import WORKFLOWS
+from trinity.user_code.hubs.place import HUBS, MAX_BYTES, HubPlace
 
 HUB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
 SQLITE = "sqlite:///"
@@ -22,12 +24,14 @@ def without_password(address: str) -> str:
     return re.sub(r"(//[^:/@]*):[^@]*@", r"\1:***@", address)
 
 
-def resolve_path(taskset: TasksetConfig, key: str) -> str | None:
+def resolve_path(taskset: TasksetConfig, key: str, workflow: str) -> str | None:
     """Returns the path or address of the tasks; None for those that clients submit.
 
     The path of a queue is that of its backup. Raises: UserError if the keys do not go together.
     """
     storage, path = taskset.storage_type, taskset.path
+    if workflow in HUBS and workflow in WORKFLOWS.builtins:
+        return _hub_place(taskset, key, workflow)
     if storage in ("file", "sql") and not path:
         raise UserError(f"{key}.path` is missing: `storage_type: {storage}` reads it")
     if storage == "client" and path:
@@ -42,6 +46,26 @@ def resolve_path(taskset: TasksetConfig, key: str) -> str | None:
         database_address(path, key)
         return None
     return database_address(path, key) if storage == "sql" else resolve_data_path(path)
+
+
+def _hub_place(taskset: TasksetConfig, key: str, hub: str) -> str:
+    """Returns the text of a hub's task set, with the arguments that decide on its rows."""
+    path = taskset.path
+    if taskset.storage_type != "file" or not path:
+        raise UserError(
+            f"{key}.path` names the environment of {hub}, with `storage_type: file`: give a file "
+            "or folder of Python, or a name or address that the hub knows"
+        )
+    if expanded(path).exists() or path.startswith(("/", ".", "~")) or path.endswith(".py"):
+        path = absolute(path)
+    args = taskset.workflow_args
+    place = str(HubPlace(hub, path, {name: args[name] for name in HUBS[hub] if name in args}))
+    if len(place.encode()) > MAX_BYTES:
+        raise UserError(
+            f"{key}.workflow_args`: {' and '.join(HUBS[hub])} have more than {MAX_BYTES:,} bytes "
+            "as JSON, with the path: set them where the environment is defined"
+        )
+    return place
 
 
 def database_address(address: str, key: str) -> str:

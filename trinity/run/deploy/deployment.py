@@ -29,6 +29,7 @@ from trinity.run.deploy.values import DeploymentValues, num_bytes
 from trinity.run.launch.modes import server_urls
 from trinity.runtime.process.child_process import module_command
 from trinity.runtime.shipped import shipped
+from trinity.user_code.hubs.place import HubPlace
 
 Variant = Literal["cpu", "gpu"]
 SQLITE = "sqlite:///"
@@ -406,7 +407,12 @@ def _places(stage: StagePlan) -> Iterator[str]:
     """Yields all paths, names on the hub and addresses of data."""
     for rows in _row_sources(stage):
         further = rows.task_pipeline.further_paths if rows.task_pipeline is not None else ()
-        yield from (path for path in (rows.path, *further) if path)
+        for path in filter(None, (rows.path, *further)):
+            hub = HubPlace.parse(path)
+            if hub is None:
+                yield path
+            elif hub.is_here:
+                yield hub.path if Path(hub.path).suffix != ".py" else str(Path(hub.path).parent)
 
 
 def _addresses(stage: StagePlan) -> Iterator[str]:

@@ -81,7 +81,27 @@ class Worker:
 
         `max_line_bytes` also bounds the output that is buffered here before it is read.
         """
-        command = module_command(module, *arguments)
+        return await cls.execute(
+            module_command(module, *arguments),
+            env=env,
+            identity=identity,
+            max_line_bytes=max_line_bytes,
+            stderr=stderr,
+            pass_fds=pass_fds,
+        )
+
+    @classmethod
+    async def execute(
+        cls,
+        command: list[str],
+        *,
+        env: Mapping[str, str],
+        identity: Identity | Box = OWN_IDENTITY,
+        max_line_bytes: int = MAX_LINE_BYTES,
+        stderr: int | None = None,
+        pass_fds: Sequence[int] = (),
+    ) -> Self:
+        """Starts a command in a new process group, which may be of another Python."""
         return cls(
             await asyncio.create_subprocess_exec(
                 *identity.command(command, death_signal=signal.SIGKILL),

@@ -1,0 +1,57 @@
+"""An environment of OpenEnv in one file: a sum, and a second try for half the reward."""
+
+import random
+from typing import Any
+
+from openenv.core.env_server import create_app
+from openenv.core.env_server.interfaces import Environment
+from openenv.core.env_server.types import Action, Observation, State
+
+REWARDS = (1.0, 0.5)
+"""Of the right answer, by the number of wrong ones before it."""
+
+
+class Answer(Action):
+    """What the model says: the value of an action's only field is the whole answer."""
+
+    answer: str
+
+
+class Question(Observation):
+    """What the model sees: the text of an observation's only field is the whole message."""
+
+    text: str = ""
+
+
+class Sums(Environment):
+    """Asks for the sum of two two-digit numbers, which are drawn from the seed."""
+
+    SUPPORTS_CONCURRENT_SESSIONS = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._state = State()
+        self._numbers = (0, 0)
+
+    def reset(self, seed: int | None = None, episode_id: str | None = None, **_: Any) -> Question:
+        """Begins an episode."""
+        draw = random.Random(seed)
+        self._numbers = draw.randrange(10, 100), draw.randrange(10, 100)
+        self._state = State(episode_id=episode_id, step_count=0)
+        return Question(text="{}+{}=".format(*self._numbers))
+
+    def step(self, action: Answer, **_: Any) -> Question:
+        """Scores an answer; after the first wrong one it says so."""
+        tries = self._state.step_count
+        self._state.step_count += 1
+        is_right = action.answer.strip() == str(sum(self._numbers))
+        is_over = is_right or tries + 1 == len(REWARDS)
+        return Question(text="no", done=is_over, reward=REWARDS[tries] if is_right else 0.0)
+
+    @property
+    def state(self) -> State:
+        """What a client's `state` returns."""
+        return self._state
+
+
+app = create_app(Sums, Answer, Question, env_name="sums", max_concurrent_envs=512)
