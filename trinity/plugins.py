@@ -49,7 +49,7 @@ _OURS = str(Path(__file__).parent) + os.sep
 
 _OWN = "trinity.workflows"
 _RFT = "trinity.rft.workflows"
-YIELDING = {"agent", "openenv", "verifiers"}  # files written before may have taken this name: theirs counts
+YIELDING = {"agent", "openenv", "verifiers"}  # names that files written before may have taken
 _WITH_ASYNC_ALIAS: Mapping[str, str] = {
     "simple_workflow": f"{_OWN}.simple_workflow.SimpleWorkflow",
     "math_workflow": f"{_OWN}.math_workflow.MathWorkflow",

@@ -11,13 +11,13 @@ REWARDS = (1.0, 0.5)
 """Of the right answer, by the number of wrong ones before it."""
 
 
-class Answer(Action):
+class SumAnswer(Action):
     """What the model says: the value of an action's only field is the whole answer."""
 
     answer: str
 
 
-class Question(Observation):
+class SumQuestion(Observation):
     """What the model sees: the text of an observation's only field is the whole message."""
 
     text: str = ""
@@ -33,20 +33,22 @@ class Sums(Environment):
         self._state = State()
         self._numbers = (0, 0)
 
-    def reset(self, seed: int | None = None, episode_id: str | None = None, **_: Any) -> Question:
+    def reset(
+        self, seed: int | None = None, episode_id: str | None = None, **_: Any
+    ) -> SumQuestion:
         """Begins an episode."""
         draw = random.Random(seed)
         self._numbers = draw.randrange(10, 100), draw.randrange(10, 100)
         self._state = State(episode_id=episode_id, step_count=0)
-        return Question(text="{}+{}=".format(*self._numbers))
+        return SumQuestion(text="{}+{}=".format(*self._numbers))
 
-    def step(self, action: Answer, **_: Any) -> Question:
+    def step(self, action: SumAnswer, **_: Any) -> SumQuestion:
         """Scores an answer; after the first wrong one it says so."""
         tries = self._state.step_count
         self._state.step_count += 1
         is_right = action.answer.strip() == str(sum(self._numbers))
         is_over = is_right or tries + 1 == len(REWARDS)
-        return Question(text="no", done=is_over, reward=REWARDS[tries] if is_right else 0.0)
+        return SumQuestion(text="no", done=is_over, reward=REWARDS[tries] if is_right else 0.0)
 
     @property
     def state(self) -> State:
@@ -54,4 +56,4 @@ class Sums(Environment):
         return self._state
 
 
-app = create_app(Sums, Answer, Question, env_name="sums", max_concurrent_envs=512)
+app = create_app(Sums, SumAnswer, SumQuestion, env_name="sums", max_concurrent_envs=512)

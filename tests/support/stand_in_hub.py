@@ -125,6 +125,9 @@ class Program:
         _mark(f"ended-{session}")
 
 
+VerifiersProgram = OpenEnvProgram = Program
+
+
 def _mark(path: str) -> None:
     Path(path).touch()
 
@@ -151,7 +154,7 @@ def _channel() -> Any:
 if __name__ == "__main__":
     folder, hub, channel = sys.argv[-3:]
     sys.path.insert(0, folder)
-    from hub_programs import program
+    from hub_programs import program  # type: ignore[import-not-found]
 
     sys.modules[f"hub_programs.{hub}_program"] = sys.modules["__main__"]
     program.main(hub, channel)

@@ -42,7 +42,7 @@ ADDITION = "addition"
 IGNORED = ("work", "node_modules", "__pycache__")
 CONFIG = FOLDER / ADDITION / f"{ADDITION}.yaml"
 SIZES = {"cpu": "3 GB", "gpu": "14 GB"}
-HUB_SIZES = {"verifiers": "0.7 GB", "openenv": "0.5 GB"}
+HUB_SIZES = {"verifiers": "0.6 GB", "openenv": "0.5 GB"}
 NVIDIA = Path("/dev/nvidiactl")
 
 

@@ -29,7 +29,7 @@ class HubWorkflow(Workflow):
         place = HubPlace.parse(self.task.source)
         if place is None or place.hub != self.hub:
             raise UserError(
-                f"taskset {self.task.taskset!r}: the workflow `{self.hub}` plays tasks of its own "
+                f"taskset {self.task.taskset!r}: the workflow `{self.hub}` plays tasks of its "
                 f"hub ({' and '.join(HUBS)} are such): let `default_workflow_type: {self.hub}` be "
                 "the taskset's, with `path`"
             )

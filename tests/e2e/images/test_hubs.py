@@ -12,7 +12,7 @@ from tests.integration.explorer.dialects.asking import Asked
 from tests.integration.explorer.dialects.conftest import asked  # noqa: F401
 from tests.unit.workflows.scripted import task_of
 from trinity.errors import UserError
-from trinity.types import Experience
+from trinity.types import Experience, JsonObject
 from trinity.user_code.hubs.place import HUBS_VARIABLE, HubPlace, hub_python
 from trinity.user_code.hubs.process import HubFailed, HubProcess, close_hubs
 from trinity.workflows.openenv_workflow import OpenEnvWorkflow
@@ -35,7 +35,11 @@ async def hubs(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
 def sums(tmp_path: Path) -> HubPlace:
     rows = tmp_path / "rows.jsonl"
     rows.write_text('{"question": "2+3=", "answer": "5"}\n{"question": "2+4=", "answer": "6"}\n')
-    env = {"taskset": {"file": str(rows)}}
+    return sums_with(rows, {})
+
+
+def sums_with(rows: Path, env: JsonObject) -> HubPlace:
+    env = {"taskset": {"file": str(rows)}, **env}
     return HubPlace("verifiers", str(EXAMPLES / "verifiers" / "sums.py"), {"env": env})
 
 
@@ -93,32 +97,29 @@ async def test_a_harness_of_verifiers_that_asks_elsewhere_or_fails_says_so(
         ({"id": "agentic_judge"}, "several agents"),
     ],
 )
-async def test_what_is_not_trained_is_refused(
-    sums: HubPlace, env: dict[str, object], words: str
-) -> None:
-    arguments = {"env": {**sums.arguments["env"], **env}}  # type: ignore[dict-item]
+async def test_what_is_not_trained_is_refused(tmp_path: Path, env: JsonObject, words: str) -> None:
     with pytest.raises(UserError, match=words):
-        await HubProcess.start(HubPlace("verifiers", sums.path, arguments))
+        await HubProcess.start(sums_with(tmp_path, env))
 
 
-async def test_what_episodes_of_verifiers_need_is_said(sums: HubPlace) -> None:
+async def test_what_episodes_of_verifiers_need_is_said(tmp_path: Path) -> None:
     said = {}
-    for name, agent in {
+    agents: dict[str, JsonObject] = {
         "own": {},
         "null": {"harness": {"id": "null"}},
         "prime": {"runtime": {"type": "prime"}},
         "docker": {"runtime": {"type": "docker"}},
         "bash": {"harness": {"id": "bash"}},
-    }.items():
-        arguments = {"env": {**sums.arguments["env"], "agent": agent}}  # type: ignore[dict-item]
-        hub = await HubProcess.start(HubPlace("verifiers", sums.path, arguments))
+    }
+    for name, agent in agents.items():
+        hub = await HubProcess.start(sums_with(tmp_path, {"agent": agent}))
         said[name] = " ".join(await hub.call("notes"))
         await hub.kill()
     assert said["own"] == ""
     assert "`null` fetches its program" in said["null"]
     assert "prime: that needs the network and a login" in said["prime"]
     assert "docker, which pulls" in said["docker"]
-    assert "runs on this machine" in said["bash"]
+    assert "run on this machine" in said["bash"]
 
 
 async def test_an_environment_of_openenv_is_read_and_played(asked: Asked) -> None:  # noqa: F811
@@ -149,7 +150,7 @@ async def test_an_environment_of_openenv_is_read_and_played(asked: Asked) -> Non
     ],
 )
 async def test_what_openenv_cannot_load_is_named(
-    path: str, arguments: dict[str, object], words: str
+    path: str, arguments: JsonObject, words: str
 ) -> None:
     with pytest.raises(UserError, match=words):
-        await HubProcess.start(HubPlace("openenv", path, arguments))  # type: ignore[arg-type]
+        await HubProcess.start(HubPlace("openenv", path, arguments))

@@ -10,6 +10,7 @@ from trinity.config.checks.hubs import hub_notes
 from trinity.config.checks.packages import missing_packages
 from trinity.config.checks.runtime import check_local_data
 from trinity.config.plan.stage_plan import ExperimentPlan
+from trinity.config.plan.task_storage import mounted_path
 from trinity.config.planning import plan_experiment
 from trinity.errors import UserError
 from trinity.user_code.hubs.place import HUBS_VARIABLE, STAMP, HubPlace
@@ -116,3 +117,9 @@ def test_a_missing_or_old_environment_is_one_sentence(hub: Path) -> None:
     (said,) = missing()
     assert "is missing" in said
     check_local_data(plan.stages)  # nothing is started
+
+
+def test_a_deployment_mounts_the_folder_of_an_environment() -> None:
+    for path, folder in (("/a/sums.py", "/a"), ("/a/sums", "/a/sums"), ("owner/name", "")):
+        assert mounted_path(str(HubPlace("verifiers", path, {}))) == folder
+    assert mounted_path("/a/rows.jsonl") == "/a/rows.jsonl"

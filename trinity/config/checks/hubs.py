@@ -1,4 +1,4 @@
-"""Checks task sets of hubs, in the process of each hub, and tells what their runs fetch or need."""
+"""Checks task sets of hubs, in the process of each hub, and names the needs of their runs."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
@@ -21,7 +21,7 @@ def check_hub(place: HubPlace) -> None:
 
 
 def hub_notes(stages: Sequence[StagePlan]) -> Iterator[str]:
-    """Yields sentences about what the episodes of each taskset fetch, start or need."""
+    """Yields sentences about the needs of episodes: network, logins, programs."""
     for taskset in chain.from_iterable((*each.tasksets, *each.eval_tasksets) for each in stages):
         place = HubPlace.parse(taskset.path)
         if place is not None and has_environment(place.hub):

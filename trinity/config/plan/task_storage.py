@@ -68,6 +68,15 @@ def _hub_place(taskset: TasksetConfig, key: str, hub: str) -> str:
     return place
 
 
+def mounted_path(path: str) -> str:
+    """Returns the path of a taskset as a machine needs it: of a hub's its folder, if it has one."""
+    place = HubPlace.parse(path)
+    if place is None:
+        return path
+    folder = Path(place.path)
+    return str(folder.parent if folder.suffix == ".py" else folder) if folder.is_absolute() else ""
+
+
 def database_address(address: str, key: str) -> str:
     """Returns the address, with an absolute file for SQLite; a plain path is one.
 

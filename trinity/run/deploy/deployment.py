@@ -19,7 +19,7 @@ from trinity.config.plan.model import hub_references
 from trinity.config.plan.parts import ExternalAccess, ResolvedExperienceBuffer, ResolvedTaskset
 from trinity.config.plan.placement import engine_groups_of, num_hosts
 from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
-from trinity.config.plan.task_storage import DATABASES
+from trinity.config.plan.task_storage import DATABASES, mounted_path
 from trinity.config.schema.base import redact_secrets
 from trinity.config.sizing.disk import disk_sizes
 from trinity.config.sizing.memory import GIB
@@ -29,7 +29,6 @@ from trinity.run.deploy.values import DeploymentValues, num_bytes
 from trinity.run.launch.modes import server_urls
 from trinity.runtime.process.child_process import module_command
 from trinity.runtime.shipped import shipped
-from trinity.user_code.hubs.place import HubPlace
 
 Variant = Literal["cpu", "gpu"]
 SQLITE = "sqlite:///"
@@ -407,12 +406,7 @@ def _places(stage: StagePlan) -> Iterator[str]:
     """Yields all paths, names on the hub and addresses of data."""
     for rows in _row_sources(stage):
         further = rows.task_pipeline.further_paths if rows.task_pipeline is not None else ()
-        for path in filter(None, (rows.path, *further)):
-            hub = HubPlace.parse(path)
-            if hub is None:
-                yield path
-            elif hub.is_here:
-                yield hub.path if Path(hub.path).suffix != ".py" else str(Path(hub.path).parent)
+        yield from filter(None, (mounted_path(path or "") for path in (rows.path, *further)))
 
 
 def _addresses(stage: StagePlan) -> Iterator[str]:

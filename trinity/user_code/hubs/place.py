@@ -49,11 +49,6 @@ class HubPlace:
         arguments = json.dumps(self.arguments, sort_keys=True)
         return f"{self.hub}:{quote(self.path, safe='/:@')}?{arguments}"
 
-    @property
-    def is_here(self) -> bool:
-        """True for a file or folder of Python."""
-        return self.path.startswith("/")
-
 
 def hub_folder(hub: str, environment: Mapping[str, str] = os.environ) -> Path:
     """Returns the folder of a hub's environment, whether it is there or not."""
@@ -66,7 +61,7 @@ def hub_lock(hub: str) -> Path:
 
 
 def lock_stamp(hub: str) -> str:
-    """Returns what the file `installed-from` of a hub's environment holds once it is complete."""
+    """Returns the content of the file `installed-from` in a complete environment of a hub."""
     return hashlib.sha256(hub_lock(hub).read_bytes()).hexdigest()
 
 

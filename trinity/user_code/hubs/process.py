@@ -33,7 +33,7 @@ PING_SECONDS = 20.0
 """Time for an answer that needs no work; a process that takes longer hangs."""
 IDLE_SECONDS = 300.0
 KEPT_BYTES = 8192
-"""Of what a hub prints: its end."""
+"""The end of a hub's output."""
 SHOWN_CHARACTERS = 500
 
 
@@ -85,9 +85,9 @@ class HubProcess:
         return not self._reading.done()
 
     async def call(self, function: str, **values: object) -> Any:
-        """Returns what a function of the program returns; a cancelled call ends there, too.
+        """Returns the value of a function of the program; a cancelled call ends there, too.
 
-        Raises: UserError for what the user can mend, HubFailed.
+        Raises: UserError for a mistake of the user's, HubFailed.
         """
         if not self.is_alive:
             raise HubFailed(f"{self._name} has ended{self._quoted}")
@@ -177,7 +177,7 @@ class _SharedProcess:
                 self._ending = loop.call_later(IDLE_SECONDS, self._begin, self.close)
 
     async def close(self) -> None:
-        """Ends the process, and what would end it."""
+        """Ends the process and its timer."""
         if self._ending is not None:
             self._ending.cancel()
         if self._hub is not None:

@@ -22,7 +22,7 @@ BESIDE = ("done", "reward", "metadata")
 TOOLS = ("Action", "CallToolAction", "ListToolsAction")
 
 
-class Program:
+class OpenEnvProgram:
     """One environment; each of its episodes is a session."""
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ class Program:
             )
 
     async def notes(self) -> list[str]:
-        """Returns sentences about what a run fetches, starts or needs."""
+        """Returns sentences about the needs of a run: network, logins, programs."""
         if not self._path.startswith("https://"):
             return []
         return [f"its episodes are played at {self._path}: that needs the network"]
@@ -62,13 +62,13 @@ class Program:
         return {**self._schema}
 
     async def reset(self, session: str, row: dict[str, Any]) -> dict[str, Any]:
-        """Begins an episode; returns what is seen."""
+        """Begins an episode; returns the observation."""
         client = self._sessions[session] = GenericEnvClient(base_url=self._address)
         await client.connect()
         return _seen(await client.reset(**row))
 
     async def step(self, session: str, answer: str) -> dict[str, Any]:
-        """Takes an answer of the model as an action; returns what is seen."""
+        """Takes an answer of the model as an action; returns the observation."""
         action = self._action(answer)
         if action is None:
             return {"text": "", "reward": 0.0, "is_done": True, "is_action": False}
@@ -123,7 +123,7 @@ class Program:
 
 
 def _app(path: str) -> Any:
-    """Returns the application of a file, or that which the manifest of a folder names."""
+    """Returns the application of a file, or the one in the manifest of a folder."""
     named = "app"
     module = module_of(path)
     if (manifest := Path(path, MANIFEST)).is_file():

@@ -1,6 +1,6 @@
 """Answers the calls of `trinity.user_code.hubs.process` in a hub's Python, any number at a time.
 
-A call names a public method of the hub's `Program`: `load` comes first, `close` at the end.
+A call names a public method of the hub's program: `load` comes first, `close` at the end.
 """
 
 import asyncio
@@ -14,10 +14,11 @@ from typing import Any
 
 Message = dict[str, Any]
 CLOSE_SECONDS = 10.0
+PROGRAMS = {"verifiers": "VerifiersProgram", "openenv": "OpenEnvProgram"}
 
 
 class CannotLoad(Exception):
-    """Raised for what the user can mend."""
+    """Raised for errors that the user can mend."""
 
 
 def main(hub: str, channel_file: str) -> None:
@@ -84,7 +85,8 @@ class _Server:
             return None
         if self._program is None:
             try:
-                self._program = importlib.import_module(f".{hub}_program", __package__).Program()
+                module = importlib.import_module(f".{hub}_program", __package__)
+                self._program = getattr(module, PROGRAMS[hub])()
             except ImportError as error:
                 raise CannotLoad(f"{sys.prefix} has no {hub}: {error}") from error
         return await getattr(self._program, function)(**values)

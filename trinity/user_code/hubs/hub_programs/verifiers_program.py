@@ -23,14 +23,14 @@ FETCHING = "verifiers.v1.harnesses."
 """Its harnesses install their programs with uv or npm where they run."""
 
 
-class Program:
+class VerifiersProgram:
     """One environment of verifiers, with its task set."""
 
     def __init__(self) -> None:
         self._numbers = itertools.count()
 
     async def load(self, path: str, arguments: dict[str, Any]) -> None:
-        """Loads the environment and starts what its episodes share. Raises: CannotLoad."""
+        """Loads the environment and starts its shared servers. Raises: CannotLoad."""
         try:
             config = _config(module_of(path), dict(arguments.get("env") or {}))
             self._env = load_environment(config)
@@ -50,11 +50,11 @@ class Program:
         await self._serving.__aenter__()
 
     async def notes(self) -> list[str]:
-        """Returns sentences about what a run fetches, starts or needs."""
+        """Returns sentences about the needs of a run: network, logins, programs."""
         return list(self._notes())
 
     async def rows(self, count: int) -> list[dict[str, Any]]:
-        """Returns the next rows: what the data of a task has, without defaults."""
+        """Returns the next rows: the data of tasks, without defaults."""
         return list(itertools.islice(self._rows, count))
 
     async def play(self, row: dict[str, Any], address: str, key: str, model: str) -> dict[str, Any]:
@@ -85,7 +85,7 @@ class Program:
         }
 
     async def close(self) -> None:
-        """Ends what episodes share."""
+        """Ends the shared servers."""
         await self._serving.__aexit__(None, None, None)
 
     def _tasks(self, path: str, num_tasks: int | None) -> Iterator[dict[str, Any]]:
@@ -112,7 +112,7 @@ class Program:
             yield f"its episodes run at {runtime}: that needs the network and a login there"
         elif harness.EXECUTES_CODE:
             yield (
-                "what the model has executed runs on this machine, as the explorer's user: "
+                "commands of the model run on this machine, as the explorer's user: "
                 "`workflow_args.env.agent.runtime.type: docker` has a container for it"
             )
         if type(harness).__module__.startswith(FETCHING):
