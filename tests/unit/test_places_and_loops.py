@@ -179,7 +179,7 @@ LOOPS: dict[str, dict[str, str]] = {
         ),
         "trinity/runtime/http/server.py": "HttpServer._keep_date HttpServer.start",
         "trinity/runtime/life.py": "LifeSigns.on_disk",
-        "trinity/user_code/hubs/hub_programs/openenv_program.py": "Program._serve",
+        "trinity/user_code/hubs/hub_programs/openenv_program.py": "OpenEnvProgram._serve",
         "trinity/user_code/hubs/hub_programs/program.py": "_Server.serve",
         "trinity/runtime/rpc/host_group.py": (
             "HostAgent._obey HostAgent._requests HostAgent._serve_until_lost "
