@@ -9,7 +9,8 @@ python -m benchmarks.verl_scripts verl/examples verl-recipe verl-of-january/exam
 The copies must be whole: scripts name configurations that lie beside their folder.
 
 A script is clean if its report names nothing without counterpart, and `trinity config check` finds
-no error and no planned key.
+no error and no planned key. If it lies in a copy of veRL, no function that decides an update may
+differ from all versions of veRL's: otherwise it is clean by its keys alone.
 """
 
 import argparse
@@ -25,9 +26,10 @@ from trinity.errors import UserError
 from trinity.verl.convert import Converted, convert
 from trinity.verl.settings import read_starts
 from trinity.verl.shell.variables import UNKNOWN
+from trinity.verl.work import CHANGED_TITLE
 
 NO_COUNTERPART = "has no counterpart"
-_MISSING = "Without counterpart here:"
+_MISSING = "Without counterpart here"
 _KEY = re.compile(r"\s*(?:- )?([\w./@-]+)=(.*)")
 REASONS = (
     ("images", re.compile(r"image_key|video_key")),
@@ -42,6 +44,7 @@ _VARIABLE = re.compile(
 )
 OUTSIDE = "clean, once its variables and paths are set"
 """Scripts that take a path from their environment, or an adapter's directory that is not here."""
+CHANGED = "clean by its keys, with functions of its own in a copy of veRL"
 _OF_ROWS = re.compile(r"data\.(custom_cls|sampler|train_max_samples|val_max_samples)\b")
 WRITTEN = "clean, once its rows are written"
 """Scripts whose own class of rows or sampler `--write-rows` runs once."""
@@ -56,6 +59,8 @@ class ScriptOutcome:
     is_converted: bool
     reasons: tuple[str, ...]
     """Why it is not clean; empty if it is, the answer alone if it was not converted."""
+    changed: tuple[str, ...] = ()
+    """Functions of its veRL that no version of veRL has, and that decide an update."""
 
     @property
     def kind(self) -> str:
@@ -64,7 +69,7 @@ class ScriptOutcome:
         if not self.is_converted:
             return "trains nothing" if "trains nothing" in text else "starts no veRL"
         if not self.reasons:
-            return "clean"
+            return CHANGED if self.changed else "clean"
         if all(_VARIABLE.search(reason) for reason in self.reasons):
             return OUTSIDE
         if all(_VARIABLE.search(reason) or _OF_ROWS.search(reason) for reason in self.reasons):
@@ -81,8 +86,8 @@ def main() -> None:
     outcomes = [outcome_of(path) for folder in options.folders for path in scripts_below(folder)]
     if options.list:
         for outcome in outcomes:
-            if outcome.reasons:
-                print(f"{outcome.path}: {outcome.kind}: {'; '.join(outcome.reasons)}")
+            if said := (*outcome.reasons, *outcome.changed):
+                print(f"{outcome.path}: {outcome.kind}: {'; '.join(said)}")
     for line in table(outcomes):
         print(line)
 
@@ -105,25 +110,35 @@ def table(outcomes: list[ScriptOutcome]) -> Iterator[str]:
 def outcome_of(path: Path) -> ScriptOutcome:
     """Converts and checks a script; one that starts veRL several times has all their reasons."""
     reasons: dict[str, None] = {}
+    changed: dict[str, None] = {}
     try:
         for settings in read_starts([str(path)]):
             converted = convert(settings)
             reasons |= dict.fromkeys((*missing_keys(converted), *_mistakes(converted)))
+            changed |= dict.fromkeys(lines_below(converted, CHANGED_TITLE))
     except UserError as error:
         return ScriptOutcome(path, is_converted=False, reasons=(" ".join(str(error).split()),))
-    return ScriptOutcome(path, is_converted=True, reasons=tuple(reasons))
+    return ScriptOutcome(path, True, tuple(reasons), tuple(changed))
 
 
 def missing_keys(converted: Converted) -> list[str]:
     """Returns a reason for each key that the report lists as without counterpart."""
-    title, found = "", []
-    for line in converted.report:
-        title = title if line.startswith(" ") else line
-        if title == _MISSING and (key := _KEY.match(line)):
+    found = []
+    for line in lines_below(converted, _MISSING):
+        if key := _KEY.match(line):
             is_unknown = key[2].startswith((f"{UNKNOWN} ", "${oc.env:"))
             why = "waits for a value that the script does not set" if is_unknown else NO_COUNTERPART
             found.append(f"{key[1]} {why}")
     return found
+
+
+def lines_below(converted: Converted, title: str) -> Iterator[str]:
+    """Yields the lines of the report below a title."""
+    above = ""
+    for line in converted.report:
+        above = above if line.startswith(" ") else line
+        if above == f"{title}:" and line != above:
+            yield line.strip().removeprefix("- ")
 
 
 def _mistakes(converted: Converted) -> Iterator[str]:

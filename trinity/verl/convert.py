@@ -8,6 +8,7 @@ from pathlib import Path
 from trinity.errors import UserError
 from trinity.verl.defaults import apply_defaults
 from trinity.verl.fork_code import SWITCHES, is_switch, lines_read, where_read
+from trinity.verl.fork_functions import functions_that_act
 from trinity.verl.key_table import find_row, near_key
 from trinity.verl.row import TRAINER_CONFIG, KeyConversion, KeyRow
 from trinity.verl.rules.agents import convert_agents
@@ -25,7 +26,7 @@ from trinity.verl.rules.data import (
     file_names,
 )
 from trinity.verl.rules.distillation import convert_distillation
-from trinity.verl.rules.losses import AGG_MODE
+from trinity.verl.rules.losses import AGG_MODE, LOSS_MODE
 from trinity.verl.rules.placement import convert_placement
 from trinity.verl.rules.ranks import VerlMachines, limit_supervised_ranks
 from trinity.verl.rules.rewards import convert_rewards
@@ -285,11 +286,22 @@ def convert(settings: VerlSettings, choices: ConversionOptions | None = None) ->
         settings.take(setting.key)
         _convert_setting(work, setting)
     convert_defaults(work)
+    _report_functions(work)
     _advise_on_unknown(work)
     body = work.draft.yaml()
     report = work.report.lines(settings.remarks)
     report += _read_together(settings, "\n".join([body, *report]))
     return Converted(body, tuple(report), work.draft.values(), work.parts)
+
+
+def _report_functions(work: Conversion) -> None:
+    """Names the functions of the script's veRL that run with its settings and are not veRL's."""
+    if work.checkout is None or work.settings.is_supervised:
+        return
+    estimator = str(work.settings.peek("algorithm.adv_estimator") or "gae")
+    loss = str(work.settings.peek(LOSS_MODE) or "vanilla")
+    own = functions_that_act(work.checkout.folder, estimator, loss)
+    work.report.changed += [function.text for function in own]
 
 
 def _advise_on_unknown(work: Conversion) -> None:

@@ -39,6 +39,7 @@ ACTOR = "actor_rollout_ref.actor"
 CORRECTION = "algorithm.rollout_correction"
 CRITICS = ("ppo", "gae", "ppo_unmasked", "pf_ppo", "vapo")
 """Advantages that need a critic."""
+CHANGED_TITLE = "Changed in your veRL, and not converted: port it if it matters"
 _VARIABLE = re.compile(r"\$\{oc\.env:(\w+)")
 
 
@@ -180,6 +181,8 @@ class ConversionReport:
     """Settings that have their effect here without a key, with the reason."""
     advice: list[str] = field(default_factory=list)
     """Further points to check before the first run."""
+    changed: list[str] = field(default_factory=list)
+    """Functions of the script's veRL that no version of veRL has, and that decide an update."""
 
     def lines(self, remarks: list[str]) -> list[str]:
         """The whole report as plain text."""
@@ -190,6 +193,7 @@ class ConversionReport:
             ("Not needed here", _grouped(self.not_needed)),
         ):
             lines += _titled(title, [line for entry in entries for line in _entry_lines(entry)])
+        lines += _titled(CHANGED_TITLE, [f"- {line}" for line in self.changed])
         lines += _titled("Look at before the first run", [f"- {line}" for line in self.advice])
         lines += _titled("How the script was read", [f"- {remark}" for remark in remarks])
         return lines
