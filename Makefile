@@ -132,6 +132,7 @@ bench: setup  ## Every benchmark that needs no GPU, some hours; the results go t
 	$(BIN)/python -m benchmarks.algorithms
 	$(BIN)/python -m benchmarks.security
 	$(BIN)/python -m benchmarks.user_processes
+	$(BIN)/python -m benchmarks.sandbox
 	$(BIN)/python -m benchmarks.weight_sync
 	$(BIN)/python -m benchmarks.buffer
 

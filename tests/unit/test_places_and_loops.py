@@ -133,7 +133,7 @@ PLACES: dict[str, dict[str, str]] = {
         ),
         "trinity/runtime/process/exec_as.py": "_enter_namespace",
         "trinity/runtime/process/sandbox_root.py": (
-            "_attach _fill_cgroup _make_root _stand_outside _user_namespace main"
+            "_attach _fill_cgroup _make_root _removes _stand_outside _user_namespace main"
         ),
         "trinity/runtime/process/sandbox_server.py": "_write_file",
         "trinity/runtime/process/child_process.py": "_probe",

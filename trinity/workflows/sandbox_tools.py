@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any, cast
 
 from trinity.config.model_code_policy import agent_commands_are_allowed
@@ -16,8 +17,8 @@ _KINDS = {"root": str, "image": str, "memory_bytes": int, "disk_bytes": int, "ma
 def sandbox_spec(value: JsonValue, where: str) -> SandboxSpec:
     """Returns the sandbox that a setting describes: true, or some of the fields by name.
 
-    Raises: UserError for others, and for a root or image in an explorer that holds credentials,
-        unless its operator lets agents' commands run outside of a sandbox, too.
+    Raises: UserError for others. In an explorer that holds credentials, also for a root, an image
+        and limits above the usual ones, unless its operator lets commands of agents run anyhow.
     """
     given = {} if value is True else value
     if not isinstance(given, dict) or any(
@@ -25,10 +26,12 @@ def sandbox_spec(value: JsonValue, where: str) -> SandboxSpec:
         for name, value in given.items()
     ):
         raise UserError(f"{where} is {value!r:.80}: give true, or some of {', '.join(_KINDS)}")
-    if ("root" in given or "image" in given) and not agent_commands_are_allowed():
+    usual = asdict(SandboxSpec())
+    refused = [name for name, value in given.items() if not usual[name] or value > usual[name]]
+    if refused and not agent_commands_are_allowed():
         raise UserError(
-            f"{where} names a root or an image, which would show files of an explorer that holds "
-            "credentials: leave both out"
+            f"{where}.{refused[0]} is {given[refused[0]]!r:.80}: an explorer with credentials "
+            "takes no root, no image and no higher limits than the usual ones: leave it out"
         )
     return SandboxSpec(**cast(Mapping[str, Any], given))
 

@@ -139,17 +139,19 @@ async def test_all_processes_together_have_one_limit_of_memory_where_a_cgroup_co
         pytest.skip("no cgroup can be made here")
     async with escaping(SMALL) as sandbox:
         assert not await came_out(sandbox, "takes_memory_in_children", TOO_MUCH)
+        pid = sandbox._worker.process.pid
+        assert cgroups(pid)
     assert comes_out_without("takes_memory_in_children", TOO_MUCH)
-    assert cgroups() == []
+    assert not cgroups(pid)
 
 
-def cgroups() -> list[Path]:
-    """The cgroups of sandboxes below this process's."""
+def cgroups(pid: int) -> list[Path]:
+    """The cgroups below this process's of the sandbox that a process has made."""
     found: list[Path] = []
     for line in Path("/proc/self/cgroup").read_text().splitlines():
         _, names, path = line.split(":", 2)
         if names in ("", "memory"):
-            found += Path("/sys/fs/cgroup", names, path.strip("/")).glob("trinity-sandbox-*")
+            found += Path("/sys/fs/cgroup", names, path.strip("/")).glob(f"trinity-sandbox-{pid}")
     return found
 
 
@@ -305,45 +307,56 @@ import asyncio, sys
 from trinity.runtime.process.sandbox import SandboxSpec, open_sandbox
 async def main():
     async with open_sandbox(SandboxSpec()) as sandbox:
-        print("open", flush=True)
-        await sandbox.run(["bash", "-c", "setsid sleep 987654321 & sleep 987654321"], seconds=999)
+        print(sandbox._worker.process.pid, flush=True)
+        await sandbox.run(["bash", "-c", "setsid sleep NUMBER & sleep NUMBER"], seconds=999)
 asyncio.run(main())
 """
 PLAIN = """
 import subprocess
-subprocess.Popen(["sleep", "987654321"], start_new_session=True, stdout=subprocess.DEVNULL)
+subprocess.Popen(["sleep", "NUMBER"], start_new_session=True, stdout=subprocess.DEVNULL)
 print("open", flush=True)
 input()
 """
 
 
+NUMBER = str(10**8 + os.getpid())
+"""Seconds, by which this process's sleepers are found."""
+
+
 def sleepers() -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter(["cmdline", "status"]):
-        if "987654321" in " ".join(process.info["cmdline"] or []):
+        if NUMBER in " ".join(process.info["cmdline"] or []):
             found.append(process)
     return found
 
 
 @needs_sandbox
-@pytest.mark.usefixtures("way")
 async def test_all_of_it_ends_with_its_explorer_even_when_that_is_killed() -> None:
     opener = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", OPENS, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+        sys.executable,
+        "-c",
+        OPENS.replace("NUMBER", NUMBER),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
     )
     assert opener.stdout is not None
-    assert await opener.stdout.readline() == b"open\n"
+    pid = int(await opener.stdout.readline())
     while len(sleepers()) < 2:  # noqa: ASYNC110
         await asyncio.sleep(0.05)
     opener.kill()
     await opener.communicate()
-    while sleepers() or cgroups():  # noqa: ASYNC110  # the kernel ends them in its time
+    while sleepers() or cgroups(pid):  # noqa: ASYNC110  # the kernel ends them in its time
         await asyncio.sleep(0.05)
 
 
 async def test_control_a_plain_process_outlives_its_explorer() -> None:
     opener = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", PLAIN, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+        sys.executable,
+        "-c",
+        PLAIN.replace("NUMBER", NUMBER),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
     )
     assert opener.stdout is not None
     await opener.stdout.readline()

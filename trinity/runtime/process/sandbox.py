@@ -232,17 +232,17 @@ async def _start(command: Sequence[str], environment: Mapping[str, str]) -> Work
     worker = Worker(process)
     try:
         await worker.read(START_SECONDS)
-    except WorkerFailed as error:
-        with contextlib.suppress(ProcessLookupError):
-            process.terminate()
-        assert process.stderr is not None
-        lines = (await process.stderr.read()).decode(errors="replace").strip().splitlines()
-        await worker.kill()
-        raise SandboxFailed(lines[-1] if lines else str(error)) from error
-    except BaseException:
-        await worker.kill()
-        raise
-    return worker
+        return worker
+    except BaseException as error:
+        _terminate(worker)
+        try:
+            if not isinstance(error, WorkerFailed):
+                raise
+            assert process.stderr is not None
+            lines = (await process.stderr.read()).decode(errors="replace").strip().splitlines()
+            raise SandboxFailed(lines[-1] if lines else str(error)) from error
+        finally:
+            await worker.kill()
 
 
 async def _start_container(spec: SandboxSpec, folder: Path, refusal: str) -> Worker:
@@ -284,12 +284,18 @@ def container_command(spec: SandboxSpec, folder: Path, engine: str) -> list[str]
 
 async def _end(worker: Worker) -> None:
     """Ends a sandbox, which then removes its cgroup or its container."""
+    _terminate(worker)
+    try:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(ENDING_SECONDS):
+                await worker.process.wait()
+    finally:
+        await worker.kill()
+
+
+def _terminate(worker: Worker) -> None:
     with contextlib.suppress(ProcessLookupError):
         worker.process.terminate()
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(ENDING_SECONDS):
-            await worker.process.wait()
-    await worker.kill()
 
 
 def _offered(offers: socket.socket) -> socket.socket:

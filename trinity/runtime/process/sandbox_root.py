@@ -44,6 +44,7 @@ _CAPABILITY_VERSION_3 = 0x20080522
 _SIOCSIFFLAGS, _IFF_UP = 0x8914, 1
 _CGROUP = "trinity-sandbox-"
 _STALE_SECONDS = 60.0
+_REMOVAL_TRIES, _REMOVAL_SECONDS = 100, 0.05
 
 
 def main(spec: str) -> None:
@@ -76,9 +77,20 @@ def _stand_outside(spec: dict[str, Any]) -> NoReturn:
     box.leave_channel()
     while os.waitpid(-1, 0)[0] != init:
         pass
-    if cgroup:
-        cgroup.rmdir()
+    for _ in range(_REMOVAL_TRIES):
+        if cgroup is None or _removes(cgroup):
+            break
+        time.sleep(_REMOVAL_SECONDS)
     os._exit(0)
+
+
+def _removes(cgroup: Path) -> bool:
+    """Returns False while the kernel still counts a process that has ended."""
+    try:
+        cgroup.rmdir()
+    except OSError:
+        return False
+    return True
 
 
 def _set_death_signal(number: int) -> None:
@@ -138,8 +150,7 @@ def _fill_cgroup(folder: Path, pid: int, num_bytes: int, limits: tuple[str, str]
     try:
         for other in folder.parent.glob(f"{_CGROUP}*"):
             if time.time() - other.stat().st_mtime > _STALE_SECONDS:
-                with contextlib.suppress(OSError):  # it is in use
-                    other.rmdir()
+                _removes(other)
         folder.mkdir()
     except OSError:
         return False

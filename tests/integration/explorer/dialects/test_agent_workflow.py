@@ -268,7 +268,8 @@ async def test_where_tenants_meet_a_sandbox_is_enough_and_shows_plug_ins_alone(
     for word in ("mine.py", f"{plugins}/../other/mine.py"):
         with pytest.raises(AgentFailed, match="No such file"):
             await play(word)
-    with pytest.raises(UserError, match="names a root or an image"):
-        await run(asked, TWO_TURNS, sandbox={"root": "/"})
+    for given in ({"root": "/"}, {"image": "a"}, {"memory_bytes": 2**50}):
+        with pytest.raises(UserError, match="takes no root, no image and no higher limits"):
+            await run(asked, TWO_TURNS, sandbox=given)
     monkeypatch.setenv(AGENTS_VARIABLE, "true")
     assert await play("mine.py")
