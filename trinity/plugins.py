@@ -8,7 +8,6 @@ REWARDS.get("short_answer")           # by name, once its file is loaded
 REWARDS.get("my_rewards.ShortAnswer") # by dotted path, in a plugin folder or where Python looks
 """
 
-import contextlib
 import difflib
 import hashlib
 import importlib
@@ -18,7 +17,7 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, overload
@@ -35,6 +34,8 @@ _SEPARATOR = re.compile(r"[/\\\0]")
 _PATH = re.compile(r"[\w-]+(\.[\w-]+)+")
 """A module and one of its parts: nothing in it leads to another folder."""
 PLUGIN_DIRS_VARIABLE = "TRINITY_PLUGIN_DIRS"
+ADOPTED_VARIABLE = "TRINITY_ADOPTED"
+"""Names the file of `trinity adopt`, whose parts are loaded with the plugins."""
 PLUGINS_ONLY_VARIABLE = "TRINITY_PLUGINS_ONLY"
 """Set for processes that run functions which a tenant names: other modules than those of plugin
 folders are then not imported."""
@@ -43,6 +44,10 @@ PLUGIN_PACKAGE = "trinity.plugins"
 __path__: list[str] = []
 """Makes `trinity.plugins.my_file` an import path, which the import hook looks up."""
 _PLUGIN_MODULE = re.compile(rf"^{re.escape(PLUGIN_PACKAGE)}\._[0-9a-f]{{8}}_")
+CLOSED_FOLDERS: list[str] = []
+"""Checkouts with adopted files."""
+ADOPTED_MODULES: set[str] = set()
+"""The names by which adopted files are imported."""
 _WORKFLOW_MODULES = "trinity.common.workflows."
 _OURS = str(Path(__file__).parent) + os.sep
 """The folder of files that may lie between a user's file and what it imports."""
@@ -134,6 +139,8 @@ class Registry(Generic[ValueT]):
         self._sources: dict[str, ValueT] = {}
         self._made: dict[str, ValueT] = {}
         """Registered parts as they are called, once they were asked for."""
+        self.left_out: dict[str, str] = {}
+        """Names of adopted parts whose files do not load, with the reason."""
         self._resolved: dict[str, ValueT] = {}
 
     @property
@@ -144,7 +151,8 @@ class Registry(Generic[ValueT]):
     @property
     def builtins(self) -> Mapping[str, str]:
         """Dotted paths of the built-in parts whose names no plugin has taken, in their order."""
-        return {name: path for name, path in self._builtins.items() if name not in self._sources}
+        own = self._sources.keys() | self.left_out.keys()
+        return {name: path for name, path in self._builtins.items() if name not in own}
 
     @property
     def absent(self) -> Mapping[str, Absent]:
@@ -247,6 +255,8 @@ class Registry(Generic[ValueT]):
         """
         if key in self._sources:
             return self._of_user(key)
+        if key in self.left_out:
+            raise UserError(f"the {self.name} {key!r} does not load: {self.left_out[key]}")
         if path := self._builtins.get(key):
             return self._resolve(path)
         if (absent := self.absent.get(key)) is not None:
@@ -276,7 +286,7 @@ class Registry(Generic[ValueT]):
 
     def check_name(self, key: str) -> None:
         """Raises the errors of `get`, without importing a built-in part."""
-        if key in self._sources or key not in self._builtins:
+        if key not in self.builtins:
             self.get(key)
 
     def _of_user(self, name: str) -> ValueT:
@@ -393,9 +403,9 @@ def _is_below_plugin_folder(name: str) -> bool:
 
 
 def _look_in_current_folder() -> str:
-    """Appends the current folder to Python's path: at its end, where it hides no other module."""
+    """Appends the current folder to Python's path, at its end; one of a checkout is left out."""
     here = os.getcwd()
-    if here not in sys.path:
+    if here not in sys.path and not any(map(Path(here).is_relative_to, CLOSED_FOLDERS)):
         sys.path.append(here)
     return here
 
@@ -410,10 +420,12 @@ def get_logger(name: str | None = None, level: int | None = None, **_: object) -
 
 
 def load_plugins(directories: Iterable[str | Path]) -> None:
-    """Imports every `*.py` of these folders, but those with `__` in front, to register their parts.
+    """Imports every `*.py` of these folders, but those with `__` in front, and adopted files.
 
     Raises: UserError naming the file and line of a plugin that cannot be imported.
     """
+    if os.environ.get(ADOPTED_VARIABLE):
+        value_at("trinity.user_code.adopt.loading.load")()
     _look_in_current_folder()
     for directory in map(Path, directories):
         if not directory.is_dir():
@@ -421,20 +433,6 @@ def load_plugins(directories: Iterable[str | Path]) -> None:
         for path in sorted(directory.glob("*.py")):
             if not path.name.startswith("__"):
                 load_file(path.resolve())
-
-
-@contextlib.contextmanager
-def stage_variables(variables: Mapping[str, object]) -> Iterator[None]:
-    """Sets `explorer.env_vars` of a stage for the block: users' files may read them at import."""
-    before = dict(os.environ)
-    os.environ.update({name: str(value) for name, value in variables.items()})
-    try:
-        yield
-    finally:
-        for name in variables:
-            os.environ.pop(name, None)
-            if name in before:
-                os.environ[name] = before[name]
 
 
 def plugin_dirs_from_environment() -> list[Path]:

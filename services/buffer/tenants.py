@@ -20,6 +20,7 @@ from trinity.errors import UserError
 from trinity.operators.tasks import BUILT_IN as TASK_OPERATORS
 from trinity.operators.tasks.task_pipeline import ResolvedTaskPipeline
 from trinity.plugins import (
+    ADOPTED_VARIABLE,
     PLUGIN_DIRS_VARIABLE,
     PLUGINS_ONLY_VARIABLE,
     plugin_dirs_from_environment,
@@ -28,6 +29,7 @@ from trinity.runtime.logs import LEVEL_VARIABLE
 from trinity.runtime.process.box import OPEN_BOX, Box, box_refusal, python_paths
 from trinity.runtime.process.child_process import OWN_IDENTITY, Identity
 from trinity.runtime.security.authorization import EVERY_TENANT
+from trinity.user_code.adopt.manifest import adopted_paths
 
 logger = logging.getLogger(__name__)
 HUB = "hub"
@@ -49,7 +51,7 @@ _ENTRY = re.compile(r"([A-Za-z0-9._-]+)=(.*)", re.DOTALL)
 _FOLDER_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
 KEPT_VARIABLES = (
     *("HOME", "LANG", "LANGUAGE", "LD_LIBRARY_PATH", "PATH", "TEMP", "TMP", "TMPDIR", "TZ", "USER"),
-    *("SSL_CERT_DIR", "SSL_CERT_FILE", "VIRTUAL_ENV", PLUGIN_DIRS_VARIABLE),
+    *("SSL_CERT_DIR", "SSL_CERT_FILE", "VIRTUAL_ENV", PLUGIN_DIRS_VARIABLE, ADOPTED_VARIABLE),
     *("HF_HOME", "HF_HUB_CACHE", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "XDG_CACHE_HOME"),
     *("CUDA_VISIBLE_DEVICES", "TOKENIZERS_PARALLELISM", LEVEL_VARIABLE),
 )
@@ -220,7 +222,7 @@ class WorkerIsolation:
         return Box(
             has_network=self.has_network,
             memory_bytes=memory_bytes,
-            readable=(*python_paths(), *plugins),
+            readable=(*python_paths(), *plugins, *adopted_paths()),
         )
 
     def environment(self, given: Mapping[str, str] = os.environ) -> dict[str, str]:

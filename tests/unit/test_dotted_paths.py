@@ -33,7 +33,14 @@ LINK = re.compile(r"\]\((?!\w+:)([^)#\s]+)(?:#[^)]*)?\)")
 PLACEHOLDER = re.compile(r"[^/]*[<{$}].*")
 HISTORY = ("CHANGELOG.md", "benchmarks/results/*", "tests/unit/golden/recorded.json")
 """What was true when it was written, or is compared by a test of its own."""
-GENERATED = ("trinity/api/*", "*.lock", "*.binpb", "*/package-lock.json", "*.png")
+GENERATED = (
+    "trinity/api/*",
+    "trinity/user_code/adopt/upstream.txt",
+    "*.lock",
+    "*.binpb",
+    "*/package-lock.json",
+    "*.png",
+)
 THIS = "tests/unit/test_dotted_paths.py"
 
 
@@ -66,6 +73,12 @@ ALLOWED = (
         "*trinity_rft_*.py",
         "folders of Trinity-RFT",
     ),
+    Allowed(
+        r"trinity/(algorithm|buffer|common|explorer|manager|service|trainer)\b.*",
+        "*/adopt/*",
+        "files of Trinity-RFT and of its forks",
+    ),
+    Allowed(r"setup\.py", "docs/decisions/0125-*", "a file of forks"),
     Allowed(
         r"(docs/sphinx_doc|tests/utils|trinity/plugins)\b.*",
         "benchmarks/trinity_rft_files.py",

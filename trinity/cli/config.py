@@ -13,7 +13,7 @@ from trinity.cli.overrides import (
     is_override,
     split_words,
 )
-from trinity.cli.run import PluginDirOption, use_plugins
+from trinity.cli.run import AdoptedOption, PluginDirOption, plugin_words, use_plugins
 from trinity.errors import UserError
 
 app = typer.Typer(no_args_is_help=True)
@@ -48,6 +48,7 @@ def check(
     config: FilesOption = None,
     strict: StrictOption = False,
     plugin_dir: PluginDirOption = None,
+    adopted: AdoptedOption = None,
 ) -> None:
     """Report all errors in files and in data that are here; no GPU, model or service is checked.
 
@@ -55,7 +56,7 @@ def check(
     """
     from trinity.cli.config_check import check_files
 
-    use_plugins(plugin_dir)
+    use_plugins(plugin_dir, adopted)
     paths, overrides = _split(words, config)
     check_files(paths, overrides, strict=strict)
 
@@ -66,18 +67,22 @@ def show(
     config: FileOption = None,
     origin: OriginOption = False,
     plugin_dir: PluginDirOption = None,
+    adopted: AdoptedOption = None,
 ) -> None:
     """Print a file fully resolved, with every value that acts; secrets are hidden."""
     from trinity.cli.config_commands import show_file
 
-    use_plugins(plugin_dir)
+    use_plugins(plugin_dir, adopted)
     file, overrides = split_words(words, config, "trinity config show")
     show_file(file, overrides, with_origin=origin)
 
 
 @app.command()
 def diff(
-    words: DiffArgument = None, config: FilesOption = None, plugin_dir: PluginDirOption = None
+    words: DiffArgument = None,
+    config: FilesOption = None,
+    plugin_dir: PluginDirOption = None,
+    adopted: AdoptedOption = None,
 ) -> None:
     """Print the keys that act differently in two files, or in a file and the run in a directory.
 
@@ -87,7 +92,7 @@ def diff(
     """
     from trinity.cli.config_commands import show_difference, show_run_difference
 
-    use_plugins(plugin_dir)
+    use_plugins(plugin_dir, adopted)
     paths, overrides = _split(words, config)
     if len(paths) != 2:
         raise UserError(
@@ -160,6 +165,7 @@ def init(
     ] = None,
     gpus: Annotated[int, typer.Option(min=0, help="GPUs of the machine.")] = 0,
     plugin_dir: PluginDirOption = None,
+    adopted: AdoptedOption = None,
 ) -> None:
     """Write a configuration with a comment behind each key; asks for missing options.
 
@@ -182,8 +188,8 @@ def init(
         eval_split=eval_split,
         gpus=gpus,
     )
-    use_plugins(plugin_dir)
-    write_draft(file or output or Path("trinity.yaml"), options, plugin_dir)
+    use_plugins(plugin_dir, adopted)
+    write_draft(file or output or Path("trinity.yaml"), options, plugin_words(plugin_dir, adopted))
 
 
 def _asked(question: str, option: str, default: str | None) -> str:

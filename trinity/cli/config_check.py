@@ -15,7 +15,7 @@ from trinity.config.checks.packages import missing_packages
 from trinity.config.checks.runtime import check_local_data, check_package
 from trinity.config.schema.base import KeyStatus
 from trinity.errors import UserError
-from trinity.rft.checks.names import check_part_names
+from trinity.rft.checks.names import check_part_names, workflow_notices
 from trinity.run.output import STATUS_LABELS
 
 USER_ERROR = 2
@@ -48,7 +48,8 @@ def check_on_machine(path: Path, overrides: Mapping[str, JsonValue]) -> CheckRep
         except UserError as error:
             errors.extend(locate_errors(str(error), report.stages, report.reading))
     missing = missing_packages(report.plan) if report.plan else ()
-    advice = (*report.advice, *missing, *hub_notes(report.stages))
+    notices = (*hub_notes(report.stages), *workflow_notices(report.stages))
+    advice = (*report.advice, *missing, *notices)
     return replace(report, errors=tuple(dict.fromkeys(errors)), advice=advice)
 
 

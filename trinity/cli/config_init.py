@@ -309,7 +309,7 @@ def _looked_into(given: GivenOptions) -> tuple[DraftOptions, tuple[str, ...]]:
     return look_into_data(_draft(given), declared.schema, given.prompt_key, given.response_key)
 
 
-def write_draft(output: Path, given: GivenOptions, plugin_dir: Path | None = None) -> None:
+def write_draft(output: Path, given: GivenOptions, plugins: Sequence[str] = ()) -> None:
     """Writes the file, unless it exists, and prints the findings and the errors to fix."""
     if output.exists():
         raise UserError(f"{output} exists: give another FILE")
@@ -320,6 +320,5 @@ def write_draft(output: Path, given: GivenOptions, plugin_dir: Path | None = Non
         print(f"found: {sentence}")
     for error in check_on_machine(output, {}).errors:
         print(f"fix: {error}")
-    plugins = ["--plugin-dir", str(plugin_dir)] if plugin_dir is not None else []
     command = shlex.join(["trinity", "run", "--config", str(output), *plugins, "--dry-run"])
     print(f"wrote {output}; next: {command}")

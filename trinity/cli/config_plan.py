@@ -8,7 +8,7 @@ import typer
 from pydantic import JsonValue
 
 from trinity.cli.overrides import FileOption, WordsArgument, parse_overrides, split_words
-from trinity.cli.run import PluginDirOption, use_plugins
+from trinity.cli.run import AdoptedOption, PluginDirOption, use_plugins
 from trinity.config.check import check_file
 from trinity.config.data_files import find_data_files
 from trinity.config.data_rows import count_rows
@@ -232,12 +232,13 @@ def plan(
     model_config: ModelConfigOption = None,
     rows: RowsOption = None,
     plugin_dir: PluginDirOption = None,
+    adopted: AdoptedOption = None,
 ) -> None:
     """Show what would run where; starts nothing, and reads only the config.json of the model.
 
     Memory is an estimate, not a measurement.
     """
-    use_plugins(plugin_dir)
+    use_plugins(plugin_dir, adopted)
     file, overrides = split_words(words, config, "trinity config plan")
     experiment = _planned(file, parse_overrides(overrides))
     print(f"{experiment.label} in {experiment.job_dir}")
@@ -252,7 +253,7 @@ def plan(
             print(f"  {line}")
         for line in memory_lines(stage, model_config, gpu_bytes):
             print(f"  {line}")
-        for line in service_lines(stage, model_config, own_functions=plugin_dir is not None):
+        for line in service_lines(stage, model_config, own_functions=bool(plugin_dir or adopted)):
             print(f"  {line}")
     print("\ndisk, an estimate")
     for place, terms in disk_sizes(experiment, model_config, rows).items():

@@ -18,7 +18,7 @@ from trinity.cli.overrides import (
     refuse_ignored,
     split_words,
 )
-from trinity.cli.run import PluginDirOption, use_plugins
+from trinity.cli.run import AdoptedOption, PluginDirOption, plugin_words, use_plugins
 
 SERVICE = "services.explorer.debug"
 OUTPUT_NAME = "experiences.jsonl"
@@ -92,6 +92,7 @@ def debug(
     output_file: OutputFileOption = None,
     output_dir: OutputDirOption = None,
     plugin_dir: PluginDirOption = None,
+    adopted: AdoptedOption = None,
     num_tasks: NumTasksOption = None,
     first_row: FirstRowOption = None,
     repeat_times: RepeatOption = None,
@@ -112,7 +113,7 @@ def debug(
         "--repeat-times": repeat_times,
         "--taskset": taskset,
     }
-    use_plugins(plugin_dir)
+    use_plugins(plugin_dir, adopted)
     if module is not DebugModule.WORKFLOW:
         refuse_ignored(f"--module {module}", of_workflow)
     if module is DebugModule.VIEWER:
@@ -124,7 +125,7 @@ def debug(
         refuse_ignored("--output-dir", {"--output-file": output_file})
         output_file = output_dir / OUTPUT_NAME
     common = _words(file, overrides, stage)
-    plugins = ["--plugin-dir", str(plugin_dir)] if plugin_dir is not None else []
+    plugins = plugin_words(plugin_dir, adopted)
     asked = {
         "module": module.value,
         "config": str(file),

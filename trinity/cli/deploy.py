@@ -9,9 +9,10 @@ import typer
 
 from trinity.cli.config_plan import ModelConfigOption
 from trinity.cli.overrides import FileOption, WordsArgument, parse_overrides, split_words
-from trinity.cli.run import AcceptChangesOption, PluginDirOption, use_plugins
+from trinity.cli.run import AcceptChangesOption, AdoptedOption, PluginDirOption, use_plugins
 from trinity.errors import UserError
 from trinity.run.output import write_errors
+from trinity.user_code.adopt.manifest import AdoptedPlace
 
 if TYPE_CHECKING:
     from trinity.run.deploy.slurm import SlurmJob
@@ -40,6 +41,7 @@ def render(
     explorers: Annotated[int, typer.Option(min=1, help="Explorers to start with.")] = 1,
     model_config: ModelConfigOption = None,
     plugin_dir: PluginDirOption = None,
+    adopted: AdoptedOption = None,
 ) -> None:
     """Write the manifests of an experiment; nothing is started, and no secret is written."""
     from trinity.config.loading.load import load_config
@@ -51,7 +53,7 @@ def render(
     from trinity.run.deploy.values import read_values
 
     file, overrides = split_words(words, config, "trinity deploy render")
-    use_plugins(plugin_dir)
+    use_plugins(plugin_dir, adopted)
     plan = plan_experiment(load_config(file, parse_overrides(overrides)))
     values = read_values(output)
     root = str(Path.cwd()) if target == "slurm" else values.root
@@ -59,6 +61,7 @@ def render(
         plan=with_root(plan, Path.cwd(), root),
         explorers=explorers,
         plugin_dir=Path(root) / plugin_dir if plugin_dir else None,
+        adopted=AdoptedPlace.below(Path(root), adopted) if adopted else None,
         values=values,
         here=plan,
         model_config=model_config,
@@ -73,13 +76,16 @@ def render(
     with write_errors(output, "give another folder as `--output`"):
         rendering.write_manifests()
     print(f"{plan.label} for {target} is in {output}")
-    _print_commands(
-        "once, its images, in the source of this version", rendering_of.image_commands(deployment)
-    )
+    images = rendering_of.image_commands(deployment)
+    _print_commands("once, its images, in the source of this version", images)
     _print_commands("once, as docs/operations.md there explains", rendering.first_commands())
     _print_commands("then, and after each rendering", rendering.commands())
-    sizes = rendering_of.size_notes(deployment)
-    for note in (*sizes, *rendering_of.render_notes(deployment, target, overlay)):
+    _print_notes(rendering_of.size_notes(deployment))
+    _print_notes(rendering_of.render_notes(deployment, target, overlay))
+
+
+def _print_notes(notes: Iterable[str]) -> None:
+    for note in notes:
         print(f"note: {note}")
 
 
@@ -93,8 +99,7 @@ def _write_job(job: "SlurmJob") -> None:
         command = job.write_script()
     print(f"{job.deployment.plan.label} for slurm is in {job.output}")
     _print_commands("now, as docs/slurm.md of the source explains", [command])
-    for note in job.notes():
-        print(f"note: {note}")
+    _print_notes(job.notes())
 
 
 @app.command()

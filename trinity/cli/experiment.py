@@ -206,7 +206,8 @@ class RunOptions:
     dry_run: bool
     strict: bool
     max_steps: int | None
-    plugin_dir: Path | None
+    plugins: tuple[str, ...] = ()
+    """The options that name plugins, as words."""
     secure: bool = False
     accept_changes: bool = False
     explorers: int | None = None
@@ -238,8 +239,7 @@ class RunOptions:
         parts = [program(), "run", "--config", str(self.config)]
         if self.max_steps is not None:
             parts += ["--max-steps", str(self.max_steps)]
-        if self.plugin_dir is not None:
-            parts += ["--plugin-dir", str(self.plugin_dir)]
+        parts += self.plugins
         if self.secure:
             parts += ["--secure"]
         if self.explorers is not None:

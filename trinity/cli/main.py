@@ -36,6 +36,7 @@ COMMANDS = {
     "example": "Write an example into the current folder.",
     "run": "Run an experiment, or resume one that stopped.",
     "studio": "Show runs in a browser, and write configurations there.",
+    "adopt": "Take the parts of a fork of Trinity-RFT.",
     "debug": "Try a workflow on a few tasks, against an engine that stays.",
     "ls": "List the runs below a directory, or a deployment's experiments.",
     "status": "Show a run's stages, its members and what each waits for.",
@@ -61,6 +62,15 @@ MODULES = {
     **dict.fromkeys(("setup", "example", "demo"), "first_steps"),
 }
 """Commands that share a module."""
+
+THEIRS = {
+    "convert": "the weights of a run are in Hugging Face's layout, in `stages/STAGE/weights` of "
+    "its directory; a checkpoint of Trinity-RFT is converted by `python -m verl.model_merger merge "
+    "--backend fsdp --local_dir DIR/global_step_100/actor --target_dir OUT`",
+    "perf": "`trinity run FILE --max-steps 5` tries a file for some steps, and the times that "
+    "docs/observability.md lists are in its monitor",
+}
+"""Commands that only Trinity-RFT has, with their replacement here."""
 
 GROUPS = {
     "config": "Check, resolve, explain and write configurations.",
@@ -131,6 +141,8 @@ def app(*, standalone_mode: bool = True) -> None:
     words = [word for word in _written_words() if not word.startswith("-")]
     if words[:1] and words[0] in FOR_MODELS:
         check_interpreter_for_models()
+    if words[:1] and words[0] in THEIRS:
+        raise UserError(f"`trinity {words[0]}` is of Trinity-RFT: {THEIRS[words[0]]}")
     command = typer.main.get_command(make_app(words))
     show_full_summaries(command)
     command(standalone_mode=standalone_mode)

@@ -7,7 +7,7 @@ import typer
 
 from trinity.cli.experiment import follow_run, print_results
 from trinity.cli.overrides import FileArgument, FileOption, single_file
-from trinity.cli.run import PluginDirOption, use_plugins
+from trinity.cli.run import AdoptedOption, PluginDirOption, plugin_words, use_plugins
 from trinity.config.checks.runtime import check_inputs
 from trinity.config.loading.load import load_config
 from trinity.config.planning import plan_experiment
@@ -39,6 +39,7 @@ def retrain(
         str | None, typer.Option("--name", help="Name of the result's directory.")
     ] = None,
     plugin_dir: PluginDirOption = None,
+    adopted: AdoptedOption = None,
 ) -> None:
     """Train again on the batches that a run has stored, without an explorer.
 
@@ -47,7 +48,7 @@ def retrain(
     the checkpoint before the first step. The run itself is not changed.
     """
     path = single_file([path for path in (config, file) if path is not None], "trinity retrain")
-    use_plugins(plugin_dir)
+    use_plugins(plugin_dir, adopted)
     plan = plan_experiment(load_config(path))
     check_inputs(plan)
     made = retraining_plan(plan, stage=stage, steps=parse_steps(steps), name=name)
@@ -65,8 +66,9 @@ def retrain(
         complete=RetrainSource(plan=plan).complete_plan,
     )
     again = ["trinity", "retrain", "--config", str(path), "--steps", steps]
-    for option, value in (("--stage", stage), ("--name", name), ("--plugin-dir", plugin_dir)):
+    for option, value in (("--stage", stage), ("--name", name)):
         again += [option, str(value)] if value else []
+    again += plugin_words(plugin_dir, adopted)
     follow_run(run, shlex.join(again))
 
 

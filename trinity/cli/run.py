@@ -9,6 +9,8 @@ import typer
 from trinity.cli.overrides import FileOption, WordsArgument, split_words
 
 PLUGIN_DIRS = "TRINITY_PLUGIN_DIRS"
+ADOPTED = "TRINITY_ADOPTED"
+ADOPTED_CHANGES = "TRINITY_ADOPTED_CHANGES"
 
 DryRunOption = Annotated[
     bool, typer.Option("--dry-run", help="Check everything and show what would be done.")
@@ -23,6 +25,10 @@ PluginDirOption = Annotated[
         "--plugin-dir",
         help="Directory of Python files with workflows, rewards, advantages, losses.",
     ),
+]
+AdoptedOption = Annotated[
+    Path | None,
+    typer.Option("--adopted", help="File of `trinity adopt`, with parts of a fork."),
 ]
 StrictOption = Annotated[
     bool, typer.Option("--strict", help="Refuse keys that have no effect or are renamed.")
@@ -56,6 +62,7 @@ def run(
     strict: StrictOption = False,
     max_steps: MaxStepsOption = None,
     plugin_dir: PluginDirOption = None,
+    adopted: AdoptedOption = None,
     secure: SecureOption = False,
     accept_changes: AcceptChangesOption = False,
     explorers: ExplorersOption = None,
@@ -64,14 +71,16 @@ def run(
     from trinity.cli.experiment import RunOptions, run_experiment
 
     file, overrides = split_words(words, config, "trinity run")
-    use_plugins(plugin_dir)
+    use_plugins(plugin_dir, adopted)
+    if accept_changes:
+        os.environ[ADOPTED_CHANGES] = "accepted"
     options = RunOptions(
         config=file,
         overrides=tuple(overrides),
         dry_run=dry_run,
         strict=strict,
         max_steps=max_steps,
-        plugin_dir=plugin_dir,
+        plugins=tuple(plugin_words(plugin_dir, adopted)),
         secure=secure,
         accept_changes=accept_changes,
         explorers=explorers,
@@ -79,7 +88,15 @@ def run(
     run_experiment(options)
 
 
-def use_plugins(directory: Path | None) -> None:
-    """Sets the plugin directory, also for services that this process starts."""
+def use_plugins(directory: Path | None, adopted: Path | None) -> None:
+    """Sets plugin directory and adopted parts, also for services that this process starts."""
     if directory is not None:
         os.environ[PLUGIN_DIRS] = str(directory.resolve())
+    if adopted is not None:
+        os.environ[ADOPTED] = str(adopted.resolve())
+
+
+def plugin_words(directory: Path | None, adopted: Path | None) -> list[str]:
+    """Returns the options as words of a command."""
+    options = {"--plugin-dir": directory, "--adopted": adopted}
+    return [word for name, path in options.items() if path for word in (name, str(path))]

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from trinity.cli.run import PluginDirOption, use_plugins
+from trinity.cli.run import AdoptedOption, PluginDirOption, use_plugins
 from trinity.config.checks.packages import install_command
 from trinity.errors import UserError
 from trinity.run.runs import SynchronizerOption, default_root
@@ -56,6 +56,7 @@ def studio(
     synchronizer: SynchronizerOption = "",
     tls_folder: TlsFolderOption = None,
     plugin_dir: PluginDirOption = None,
+    adopted: AdoptedOption = None,
     allow_changes: Annotated[
         bool,
         typer.Option(
@@ -72,7 +73,7 @@ def studio(
     service, and ends no run when it ends.
     """
     require_extra()
-    use_plugins(plugin_dir)
+    use_plugins(plugin_dir, adopted)
     from trinity.runtime.security.credentials import Credentials
     from trinity.studio.context import StudioOptions
     from trinity.studio.listening import Listening

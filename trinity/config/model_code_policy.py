@@ -12,13 +12,12 @@ from collections.abc import Mapping
 
 from trinity.config.plan.model_code import model_code
 from trinity.errors import UserError
-from trinity.runtime.security.credentials import Credentials
+from trinity.runtime.security.credentials import operator_allows
 
 logger = logging.getLogger(__name__)
 
 VARIABLE = "TRINITY_TRUST_REMOTE_CODE"
 AGENTS_VARIABLE = "TRINITY_AGENT_COMMANDS"
-_ANSWERS = {"true": True, "1": True, "false": False, "0": False}
 
 
 def trusts_model_code(
@@ -31,7 +30,7 @@ def trusts_model_code(
     if not wanted:
         return False
     code = model_code(model)
-    if not _is_allowed(VARIABLE, environment):
+    if not operator_allows(VARIABLE, environment):
         raise UserError(
             f"`trust_remote_code: true` would run {code or 'the code'} of the model {model} in a "
             f"process that holds credentials: its operator may allow that with {VARIABLE}=true in "
@@ -43,7 +42,7 @@ def trusts_model_code(
 
 def agent_commands_are_allowed(environment: Mapping[str, str] = os.environ) -> bool:
     """Returns True if commands of agents may have the rights of this process."""
-    return _is_allowed(AGENTS_VARIABLE, environment)
+    return operator_allows(AGENTS_VARIABLE, environment)
 
 
 def check_agent_commands(environment: Mapping[str, str] = os.environ) -> None:
@@ -64,13 +63,3 @@ def check_hub_code(hub: str, service: str = "explorer") -> None:
             f"holds credentials: its operator may allow that with {AGENTS_VARIABLE}=true in its "
             "environment"
         )
-
-
-def _is_allowed(variable: str, environment: Mapping[str, str]) -> bool:
-    """Takes the operator's word; without one, only processes without credentials may."""
-    given = environment.get(variable, "").strip().lower()
-    if not given:
-        return not Credentials.from_environment(environment).is_on
-    if given not in _ANSWERS:
-        raise UserError(f"{variable} is `{given}`: give true or false")
-    return _ANSWERS[given]

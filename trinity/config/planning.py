@@ -74,7 +74,7 @@ from trinity.config.schema.choices import (
 )
 from trinity.config.schema.experiment import Config, MergedStage, check_stage_names, stages_of
 from trinity.errors import UserError
-from trinity.plugins import stage_variables
+from trinity.runtime.settings import stage_variables
 
 ROLES: dict[Mode, tuple[Role, ...]] = {
     "both": ("trainer", "explorer"),

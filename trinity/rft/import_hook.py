@@ -151,7 +151,8 @@ def _advice(module: str, name: str) -> str:
 def _is_module(package: str, name: str) -> bool:
     """True for a module that exists here."""
     path = f"{package}.{name}"
-    return _home(path) is not None or plugins.file_in_place_of(path) is not None
+    is_adopted = path in plugins.ADOPTED_MODULES
+    return is_adopted or _home(path) is not None or plugins.file_in_place_of(path) is not None
 
 
 def _home(name: str) -> str | None:

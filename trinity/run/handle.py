@@ -85,13 +85,17 @@ class AsyncRun:
         config: str | Path,
         overrides: Overrides = NO_OVERRIDES,
         plugin_dir: str | Path | None = None,
+        adopted: str | Path | None = None,
     ) -> Self:
         """Returns the run of a YAML file on this machine; nothing is started.
 
-        `overrides` are values by dotted key; `plugin_dir` has files of the user's own code.
+        `overrides` are values by dotted key; `plugin_dir` has files of the user's own code,
+        and `adopted` is a file of `trinity adopt`.
         """
         path = Path(config).resolve()
-        options = [] if plugin_dir is None else ["--plugin-dir", str(Path(plugin_dir).resolve())]
+        given = {"--plugin-dir": plugin_dir, "--adopted": adopted}
+        paths = {name: str(Path(path).resolve()) for name, path in given.items() if path}
+        options = [word for pair in paths.items() for word in pair]
         location = run_of(load_config(path, overrides)).resolve()
         return cls(location, config=path, overrides=overrides, options=options)
 
@@ -273,9 +277,10 @@ class Run:
         config: str | Path,
         overrides: Overrides = NO_OVERRIDES,
         plugin_dir: str | Path | None = None,
+        adopted: str | Path | None = None,
     ) -> Self:
         """Returns the run of a YAML file on this machine; nothing is started."""
-        return cls(AsyncRun.from_config(config, overrides, plugin_dir))
+        return cls(AsyncRun.from_config(config, overrides, plugin_dir, adopted))
 
     @classmethod
     def attach(cls, place: str | Path | Deployment, experiment: str = "") -> Self:

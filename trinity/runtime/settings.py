@@ -1,7 +1,9 @@
 """Base of every service's settings: typed, frozen, read once from the environment."""
 
+import contextlib
 import difflib
 import os
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -117,3 +119,17 @@ def _explain(error: ValidationError, prefix: str) -> list[str]:
             continue
         parts.append(f"{variable}: {message}" if item["loc"] else message)
     return parts
+
+
+@contextlib.contextmanager
+def stage_variables(variables: Mapping[str, object]) -> Iterator[None]:
+    """Sets `explorer.env_vars` of a stage for the block: users' files may read them at import."""
+    before = dict(os.environ)
+    os.environ.update({name: str(value) for name, value in variables.items()})
+    try:
+        yield
+    finally:
+        for name in variables:
+            os.environ.pop(name, None)
+            if name in before:
+                os.environ[name] = before[name]

@@ -43,7 +43,10 @@ def test_right_files_and_those_that_may_start_are_counted(tmp_path: Path) -> Non
     )
     (own / "recipe.yaml").write_text("process: []")
     assert len(example_files(tmp_path)) == 4
-    outcomes = {outcome.path.parent.name: outcome for outcome in outcomes_of(tmp_path)}
+    outcomes = {
+        outcome.path.parent.name: outcome
+        for outcome in outcomes_of(tmp_path, example_files(tmp_path))
+    }
     assert outcomes["good"].may_start and outcomes["own"].may_start
     assert not outcomes["planned"].errors and not outcomes["planned"].may_start
     assert "there is no workflow 'asks_twice'" in outcomes["wrong"].errors[0]

@@ -42,6 +42,13 @@ def test_a_package_of_an_extra_that_is_missing_is_one_sentence() -> None:
     assert done.stderr.count("\n") == 1
 
 
+def test_a_command_of_trinity_rft_names_what_does_it_here() -> None:
+    command = [sys.executable, "-m", "trinity.cli.main", "convert", "-c", "a", "-s", "100,200"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 2
+    assert "`trinity convert` is of Trinity-RFT: the weights of a run are in" in done.stderr
+
+
 def test_any_other_missing_module_is_a_fault_of_ours() -> None:
     assert "Traceback" in failing_import("module_of_no_extra").stderr
 

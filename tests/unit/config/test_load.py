@@ -12,7 +12,7 @@ from trinity.algorithm.types import ALGORITHM_TYPES
 from trinity.cli.overrides import is_override, parse_overrides
 from trinity.config.changes.plans import stage_changes
 from trinity.config.check import check_file
-from trinity.config.loading.load import load_config
+from trinity.config.loading.load import load_config, read_config
 from trinity.config.loading.yaml import load_yaml
 from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.config.planning import plan_experiment
@@ -175,6 +175,15 @@ def test_nothing_under_a_key_is_as_much_as_an_empty_section(tmp_path: Path, key:
 )
 def test_a_wrong_value_is_named_with_key_and_line(tmp_path: Path, text: str, said: str) -> None:
     assert said in complaint(tmp_path, text)
+
+
+def test_a_name_that_trinity_rft_takes_becomes_the_name_of_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "x.yaml").write_text("project: my project\nname: read_bs*n (2)\ngroup: ok\n")
+    reading = read_config(tmp_path / "x.yaml")
+    assert [str(notice) for notice in reading.notices] == [
+        "`project` is used as `my-project`",
+        "`name` is used as `read_bs-n-2`",
+    ]
 
 
 def test_several_mistakes_come_one_a_line(tmp_path: Path) -> None:

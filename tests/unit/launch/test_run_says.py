@@ -62,7 +62,7 @@ def test_an_advised_command_has_the_words_of_the_command_that_was_typed() -> Non
         dry_run=False,
         strict=False,
         max_steps=2,
-        plugin_dir=Path("mine"),
+        plugins=("--plugin-dir", "mine"),
     )
     end = "--plugin-dir mine --accept-changes 'name=a b' buffer.total_steps=3"
     assert options.accept_command.endswith(f"--config 'my runs/x.yaml' --max-steps 2 {end}")
@@ -122,7 +122,6 @@ def test_the_commands_at_the_end_of_a_run_work_as_they_are_printed(
         dry_run=False,
         strict=False,
         max_steps=max_steps,
-        plugin_dir=None,
     )
     plan = prepare_run(file, max_steps, parse_overrides(words)).plan
     print_next_steps(plan, options)

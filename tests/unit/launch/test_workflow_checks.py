@@ -7,7 +7,8 @@ import pytest
 from tests.unit.subtests import as_subtests
 from trinity.errors import UserError
 from trinity.plugins import WORKFLOWS, load_plugins
-from trinity.rft.checks.workflow import check_workflow, has_no_reward
+from trinity.rft.checks.workflow import check_workflow, has_no_reward, notice_of
+from trinity.workflows.workflow import Workflow
 
 HEAD = """
 from trinity.common.workflows import workflow as theirs, step_wise_workflow as steps
@@ -18,13 +19,23 @@ class Part({base}):
 WALK = "max_step_num = 2\n    "
 
 
-def checked(folder: Path, base: str, body: str) -> None:
-    """Checks a class with this body, from a file of a plugin folder."""
+def checked(folder: Path, base: str, body: str) -> str:
+    """Checks a class with this body, from a file of a plugin folder; returns the notice of it."""
     path = folder / "parts_for_checks.py"
     path.write_text(HEAD.format(base=base, body=body))
     registry: dict[str, object] = {}
     exec(compile(path.read_text(), str(path), "exec"), registry)
-    check_workflow(registry["Part"], "Part")
+    part = registry["Part"]
+    check_workflow(part, "Part")
+    assert isinstance(part, type) and issubclass(part, Workflow)
+    return notice_of(part, "Part")
+
+
+def test_a_number_of_runs_that_is_never_set_is_a_notice(tmp_path: Path) -> None:
+    body = "def run(self): ...\n    def set_repeat_times(self, repeat_times, run_id_base): ..."
+    notice = checked(tmp_path, "theirs.Workflow", body)
+    assert "`set_repeat_times`, which is not called: it makes one run at a time" in notice
+    assert checked(tmp_path, "theirs.Workflow", f"can_repeat = True\n    {body}") == ""
 
 
 @pytest.mark.parametrize(
@@ -58,11 +69,6 @@ def checked(folder: Path, base: str, body: str) -> None:
             "theirs.Workflow",
             "can_reset = True\n    def run(self): ...",
             "`can_reset` but no `reset`",
-        ),
-        (
-            "theirs.Workflow",
-            "def set_repeat_times(self, repeat_times, run_id_base): ...\n    def run(self): ...",
-            "set `can_repeat = True`",
         ),
         (
             "theirs.Workflow",

@@ -81,10 +81,10 @@ def test_a_file_below_a_plugin_folder_is_found_by_its_dotted_path(
 def test_a_workflow_that_rows_name_is_checked(tmp_path: Path) -> None:
     flow = "from trinity.common.workflows.workflow import Workflow\n\nclass Never(Workflow):\n"
     (tmp_path / "flows.py").write_text(
-        f"{flow}    def run(self): ...\n    def set_repeat_times(self, n, i): ...\n"
+        f"{flow}    def run(self): ...\n    async def reset(self, task): ...\n"
     )
     for name, sentence in (
-        ("flows.Never", "flows.Never defines .*which is never called.*column `kind`"),
+        ("flows.Never", "flows.Never.reset is a coroutine.*never awaited.*column `kind`"),
         ("math_workflw", "close to it: .*math_workflow.*column `kind`"),
         ("math_workflow", ""),
     ):

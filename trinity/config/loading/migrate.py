@@ -3,6 +3,7 @@
 A file of verl's keys (`trainer.trainer_config_path`) is read as if it were written in its place.
 """
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -41,6 +42,10 @@ from trinity.errors import UserError
 
 TRAINER_CONFIG_KEY = "trainer_config"
 VERL_FILE_KEY = "trainer_config_path"
+NAMES = ("project", "group", "name")
+"""Names of folders, of which Trinity-RFT takes any."""
+_OF_PATH = re.compile(r"[/\\]|^\.")
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]+")
 _OVERRIDDEN = f"on {COMMAND_LINE}"
 
 
@@ -92,6 +97,18 @@ class KeyMigration:
                 place = tuple(name.split("."))
                 if keys.has(written, place):
                     self._move((*at, *place), renamed)
+        for name in NAMES:
+            self._map_name(name)
+
+    def _map_name(self, key: str) -> None:
+        """Replaces characters of a run's name that Trinity-RFT takes, but those of a path."""
+        name = self.tree.get(key)
+        if not isinstance(name, str) or _OF_PATH.search(name):
+            return
+        mapped = _NOT_IN_NAMES.sub("-", name).strip("-")
+        if mapped and mapped != name:
+            self.tree[key] = mapped
+            self._notify(KeyStatus.RENAMED, (key,), name, mapped)
 
     def _verl_keys(self, at: Location, trainer: dict[str, Any]) -> None:
         verl = trainer[TRAINER_CONFIG_KEY]

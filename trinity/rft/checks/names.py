@@ -16,9 +16,9 @@ from trinity.plugins import (
     WORKFLOWS,
     load_plugins,
     plugin_dirs_from_environment,
-    stage_variables,
 )
 from trinity.rft.checks.agents import check_agents
+from trinity.runtime.settings import stage_variables
 from trinity.user_code.columns import optional_column, row_reward
 
 TasksetCheck: TypeAlias = Callable[[ResolvedTaskset], None]
@@ -38,6 +38,18 @@ def check_part_names(stages: Sequence[StagePlan]) -> None:
         check_row_rewards,
     )
     check_tasksets(stages, checks)
+
+
+def workflow_notices(stages: Sequence[StagePlan]) -> Iterator[str]:
+    """Yields notices about users' workflows that tasksets name."""
+    tasksets = (taskset for stage in stages for taskset in (*stage.tasksets, *stage.eval_tasksets))
+    for name in dict.fromkeys(taskset.workflow for taskset in tasksets):
+        if name not in WORKFLOWS.builtins:
+            from trinity.rft.checks.workflow import notice_of  # imports bases of workflows
+
+            with suppress(UserError):
+                if notice := notice_of(WORKFLOWS.get(name), name):
+                    yield notice
 
 
 def check_row_workflows(taskset: ResolvedTaskset) -> None:

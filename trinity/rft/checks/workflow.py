@@ -57,6 +57,16 @@ def check_workflow(part: object, name: str) -> None:
         _check_ruler(part, name)
 
 
+def notice_of(part: type[Workflow], name: str) -> str:
+    """Returns a notice about a class that runs all the same, or an empty text."""
+    if part.can_repeat is True or not _is_of_user(_definer(part, "set_repeat_times")):
+        return ""
+    return (
+        f"{name} defines `set_repeat_times`, which is not called: it makes one run at a time, as "
+        "in Trinity-RFT; with `can_repeat = True` one call makes all runs of a task"
+    )
+
+
 def require_reward(taskset: ResolvedTaskset, *, needs_one: bool) -> None:
     """Raises UserError if neither the taskset nor its rows name the reward that is needed."""
     if needs_one and taskset.reward is None and not taskset.format.reward_fn_key:
@@ -91,10 +101,6 @@ def _check_flags(part: type[Workflow], name: str) -> None:
             )
         if is_set and own is Workflow:
             raise UserError(f"{name} has `{flag}` but no `{method}`: define it")
-        if method == "set_repeat_times" and not is_set and _is_of_user(own):
-            raise UserError(
-                f"{name} defines `{method}`, which is never called: set `{flag} = True`"
-            )
         _check_is_plain(part, method, name)
     if _definer(part, "repeatable") is not Workflow and not part.can_repeat:
         raise UserError(f"{name} defines `repeatable`, which is not read: set `can_repeat = True`")

@@ -20,15 +20,15 @@ from trinity.config.plan.parts import ExternalAccess, ResolvedExperienceBuffer, 
 from trinity.config.plan.placement import engine_groups_of, num_hosts
 from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
 from trinity.config.plan.task_storage import DATABASES, mounted_path
-from trinity.config.schema.base import redact_secrets
 from trinity.config.sizing.disk import disk_sizes
 from trinity.config.sizing.memory import GIB
 from trinity.config.sizing.services import explorer_hosts, service_sizes
 from trinity.errors import UserError
-from trinity.run.deploy.values import DeploymentValues, num_bytes
+from trinity.run.deploy.values import DeploymentValues, num_bytes, secret_key_in
 from trinity.run.launch.modes import server_urls
 from trinity.runtime.process.child_process import module_command
 from trinity.runtime.shipped import shipped
+from trinity.user_code.adopt.manifest import AdoptedPlace
 
 Variant = Literal["cpu", "gpu"]
 SQLITE = "sqlite:///"
@@ -96,6 +96,7 @@ class ExperimentDeployment:
     plan: ExperimentPlan
     explorers: int
     plugin_dir: Path | None
+    adopted: AdoptedPlace | None = None
     values: DeploymentValues = field(default_factory=DeploymentValues)
     here: ExperimentPlan | None = None
     """The plan with the paths of this machine, where the sizes of models are read."""
@@ -113,7 +114,7 @@ class ExperimentDeployment:
 
         A value that is given wins over the plan's.
         """
-        own = self.plugin_dir is not None
+        own = bool(self.plugin_dir or self.adopted)
         planned = service_sizes(self.here or self.plan, self.model_config, own_functions=own).get(
             service
         )
@@ -295,13 +296,15 @@ class ExperimentDeployment:
             tenant = self.plan.tenant
             if addresses := self.data_addresses:
                 added[f"{prefix}TASKSET_ADDRESSES"] = ",".join(f"{tenant}={a}" for a in addresses)
-            if self.plugin_dir is not None:
+            if self.plugin_dir or self.adopted:
                 added[f"{prefix}FUNCTION_TENANTS"] = tenant
                 added[FUNCTION_TRUST] = "true"
         if service in ("explorer", "trainer") and self.variant == "cpu":
             added["OMP_NUM_THREADS"] = "1"
         if service != "synchronizer" and self.plugin_dir is not None:
             added["TRINITY_PLUGIN_DIRS"] = str(self.plugin_dir)
+        if service != "synchronizer" and self.adopted is not None:
+            added |= self.adopted.environment
         if self.values.otlp_endpoint:
             added[OTLP_ENDPOINT] = self.values.otlp_endpoint
         return added
@@ -319,7 +322,7 @@ class ExperimentDeployment:
         for stage in self.plan.stages:
             for kind, path in _parts(stage):
                 _check_in_images(stage, kind, path)
-        if key := _secret_in(self.plan.model_dump()):
+        if key := secret_key_in(self.plan.model_dump()):
             raise UserError(
                 f"`{key}` holds a secret, and manifests hold none: leave it out of the file, and "
                 "give a password in a PGPASSFILE, a key in a variable of the service's environment"
@@ -338,6 +341,8 @@ class ExperimentDeployment:
                 yield from (path for path in begun_with if path is not None)
         if service != "synchronizer" and self.plugin_dir is not None:
             yield str(self.plugin_dir)
+        if service != "synchronizer" and self.adopted is not None:
+            yield from self.adopted.folders
 
 
 def _parts(stage: StagePlan) -> Iterator[tuple[str, str]]:
@@ -438,17 +443,6 @@ def _outermost(folders: set[MountedFolder]) -> Iterator[MountedFolder]:
         if not folder.is_writable and twin in folders:
             continue
         yield folder
-
-
-def _secret_in(value: object, key: str = "") -> str:
-    """Returns the dotted key of a secret value, or an empty text."""
-    if isinstance(value, dict):
-        return next(
-            (k for n, v in value.items() if (k := _secret_in(v, f"{key}.{n}".strip(".")))), ""
-        )
-    if isinstance(value, list | tuple):
-        return next((k for v in value if (k := _secret_in(v, key))), "")
-    return key if redact_secrets(key, value) != value else ""
 
 
 def with_root(plan: ExperimentPlan, here: Path, root: str) -> ExperimentPlan:

@@ -122,6 +122,8 @@ class SlurmJob:
         arguments = [str(environment / "bin" / "trinity"), "run", "--config", str(self.file)]
         if self.deployment.plugin_dir is not None:
             arguments += ["--plugin-dir", str(self.deployment.plugin_dir)]
+        if self.deployment.adopted is not None:
+            arguments += ["--adopted", str(self.deployment.adopted.file)]
         if num_nodes > 1:
             arguments += ["--explorers", str(self.deployment.explorers)]
         return [*arguments, *self.overrides]

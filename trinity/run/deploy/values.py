@@ -8,6 +8,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
 from pydantic_core import ErrorDetails
 
+from trinity.config.schema.base import redact_secrets
 from trinity.errors import UserError
 from trinity.runtime.shipped import shipped
 
@@ -116,3 +117,14 @@ def write_digests(folder: Path, digests: dict[str, str]) -> None:
     kept = re.sub(r"^digests:.*\n(?:[ \t]+.*\n|\n)*", "", f"{text.rstrip()}\n", flags=re.MULTILINE)
     lines = "".join(f"  {service}: {digest}\n" for service, digest in digests.items())
     (folder / NAME).write_text(f"{kept.rstrip()}\n\ndigests:\n{lines}", encoding="utf-8")
+
+
+def secret_key_in(value: object, key: str = "") -> str:
+    """Returns the dotted key of a secret value, or an empty text."""
+    if isinstance(value, dict):
+        return next(
+            (k for n, v in value.items() if (k := secret_key_in(v, f"{key}.{n}".strip(".")))), ""
+        )
+    if isinstance(value, list | tuple):
+        return next((k for v in value if (k := secret_key_in(v, key))), "")
+    return key if redact_secrets(key, value) != value else ""

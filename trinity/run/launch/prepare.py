@@ -20,7 +20,7 @@ from trinity.config.planning import PlanErrors
 from trinity.config.schema.experiment import Config
 from trinity.errors import UserError
 from trinity.plugins import load_plugins, plugin_dirs_from_environment
-from trinity.rft.checks.names import check_part_names
+from trinity.rft.checks.names import check_part_names, workflow_notices
 from trinity.rft.checks.parts import check_parts
 from trinity.run.launch.machine import take_turns
 from trinity.run.launch.modes import (
@@ -108,7 +108,7 @@ def prepare_run(
     return PreparedRun(
         plan=plan,
         resumes=not serves and has_run(plan.job_path),
-        notes=(*notes, *advise(plan)),
+        notes=(*notes, *advise(plan), *workflow_notices(plan.stages)),
         notices=reading.notices,
         benched=benched,
         sources=SourceRuns.from_plan(plan),

@@ -20,6 +20,7 @@ KEY = "tls.key"
 AUTHORITY = "ca.crt"
 TOKEN = "token"
 TOKEN_KEYS = "token-keys.pem"
+_ANSWERS = {"true": True, "1": True, "false": False, "0": False}
 _HINT = f"`trinity certs` makes such folders, and {VARIABLE} names one"
 
 
@@ -196,3 +197,16 @@ def _read(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from error
+
+
+def operator_allows(variable: str, environment: Mapping[str, str] = os.environ) -> bool:
+    """Takes the operator's word, true or false in a variable.
+
+    Without one, only processes without credentials may: they have no secrets.
+    """
+    given = environment.get(variable, "").strip().lower()
+    if not given:
+        return not Credentials.from_environment(environment).is_on
+    if given not in _ANSWERS:
+        raise UserError(f"{variable} is `{given}`: give true or false")
+    return _ANSWERS[given]
