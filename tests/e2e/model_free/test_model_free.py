@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.integration.inspect.conftest import trinity
 from tests.support.model_free.alone import weights_of
 from tests.support.model_free.experiment import experiment_plan, run_to_end
 from tests.support.model_free.shared_stack import ON_IT, SharedStack
@@ -71,6 +72,8 @@ async def test_what_was_trained_before_ctrl_c_is_not_trained_again(
     assert ended is not None
     manifest = Manifest.model_validate_json((ended.path / MANIFEST_NAME).read_bytes())
     assert (ended.version, manifest.weights_sha256) == (8, calm_weights)
+    out, _, _ = await trinity("lineage", "8", "--verify", job_dir=plan.job_path)
+    assert out == "steps 1 to 8: 64 rows with 64 turns: 64 matches\n", "over both lives"
 
 
 async def test_the_best_version_of_a_run_is_there_at_its_end(tmp_path: Path) -> None:
