@@ -332,13 +332,14 @@ def sleepers() -> list[psutil.Process]:
 
 
 @needs_sandbox
-async def test_all_of_it_ends_with_its_explorer_even_when_that_is_killed() -> None:
+async def test_all_of_it_ends_with_its_explorer_even_when_that_is_killed(tmp_path: Path) -> None:
     opener = await asyncio.create_subprocess_exec(
         sys.executable,
         "-c",
         OPENS.replace("NUMBER", NUMBER),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
     )
     assert opener.stdout is not None
     pid = int(await opener.stdout.readline())
@@ -346,7 +347,7 @@ async def test_all_of_it_ends_with_its_explorer_even_when_that_is_killed() -> No
         await asyncio.sleep(0.05)
     opener.kill()
     await opener.communicate()
-    while sleepers() or cgroups(pid):  # noqa: ASYNC110  # the kernel ends them in its time
+    while sleepers() or cgroups(pid) or os.listdir(tmp_path):  # noqa: ASYNC110  # the kernel ends them in its time
         await asyncio.sleep(0.05)
 
 

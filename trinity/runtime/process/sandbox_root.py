@@ -81,6 +81,9 @@ def _stand_outside(spec: dict[str, Any]) -> NoReturn:
         if cgroup is None or _removes(cgroup):
             break
         time.sleep(_REMOVAL_SECONDS)
+    with contextlib.suppress(OSError):  # the process that made it may have been killed
+        os.unlink(spec["path"])
+        os.rmdir(os.path.dirname(spec["path"]))
     os._exit(0)
 
 
