@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from services.explorer.engine.external import ByteTokenizer, ExternalEngine, read_external_access
+from services.explorer.engine.external_scorer import ExternalScorer
 from services.explorer.engine.hosts import EngineHosts
 from services.explorer.engine.in_flight import InFlightEngine, PausingEngine
 from services.explorer.engine.interface import (
@@ -18,6 +19,7 @@ from services.explorer.engine.interface import (
     EngineTurns,
     SlowCallReporter,
 )
+from services.explorer.engine.scorer import RatedEncoder, score_token_ids, start_scorer
 from services.explorer.engine.tokenizer import (
     MAX_CACHED_TOKENS,
     HuggingFaceTokenizer,
@@ -74,6 +76,12 @@ class StageModel:
     """The user's section of the policy, which may change its position embeddings."""
     name: str = ""
     """Name of an auxiliary model; empty for the policy."""
+    scores: bool = False
+    """True for a model that scores texts."""
+    truncates: bool = True
+    """True if chats that are too long to be scored are cut."""
+    score_tokens: tuple[str, ...] = ()
+    """Tokens whose logits are its scores, if it has no head for them."""
     records_experts: bool = False
     """True if training replays the experts that the engine chooses."""
     runs_code: bool = False
@@ -133,8 +141,11 @@ def _auxiliary_model(model: AuxiliaryModel) -> StageModel:
         template_kwargs=_template_kwargs(model, model.external),
         rollout=model.engine,
         runs_code=model.engine.trust_remote_code,
-        has_api=True,
+        has_api=model.role == "generate",
         external=model.external,
+        scores=model.role == "score",
+        truncates=model.truncates_prompts,
+        score_tokens=model.engine.score_tokens,
     )
 
 
@@ -287,7 +298,8 @@ class EngineManager:
         tokenizer = await in_daemon_thread(lambda: _load_tokenizer(model))
         try:
             parsers = await in_daemon_thread(lambda: load_parsers(model.rollout, tokenizer))
-            replicas = await self._start_replicas(_engine_options(model, tokenizer))
+            options = await in_daemon_thread(lambda: _engine_options(model, tokenizer))
+            replicas = await self._start_replicas(options)
             if model.keeps_requests:
                 replicas = _in_flight(replicas)
         except (RuntimeError, ValueError, OSError, TypeError) as error:
@@ -331,7 +343,8 @@ class EngineManager:
 
     async def _connect_external(self, model: StageModel, external: ExternalAccess) -> LoadedModel:
         """Sets up an external model; no request is sent before a workflow makes one."""
-        engine = ExternalEngine(
+        kind = ExternalScorer if model.scores else ExternalEngine
+        engine = kind(
             access=read_external_access(external, {**os.environ, **self._variables}),
             retry_policy=RetryPolicy(self._waits, self._seconds),
             template_kwargs=model.template_kwargs,
@@ -352,6 +365,8 @@ class EngineManager:
         return tuple(started)
 
     async def _start_engine(self, options: EngineOptions) -> Engine:
+        if options.encode_rated is not None:
+            return await start_scorer(options)
         if self._hosts is None:
             return await self._start(options)
         return await self._hosts.start_engine(options, self._start)
@@ -390,6 +405,12 @@ def _engine_options(model: StageModel, tokenizer: HuggingFaceTokenizer) -> Engin
         trusts_code=model.runs_code,
         sleeps=model.sleeps,
         role=model.role,
+        encode_rated=RatedEncoder(
+            tokenizer=tokenizer, max_tokens=model.max_len, truncates=model.truncates
+        )
+        if model.scores
+        else None,
+        score_token_ids=score_token_ids(tokenizer, model.score_tokens),
     )
 
 

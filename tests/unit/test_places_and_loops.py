@@ -194,6 +194,9 @@ LOOPS: dict[str, dict[str, str]] = {
             "ResultPublisher._resend ResultPublisher.publish_results"
         ),
         "services/explorer/engine/hosts.py": "EngineHosts.follow_engine EngineHosts.unless_failed",
+        "services/explorer/engine/scorer.py": (
+            "TransformersScorer.__init__ TransformersScorer._score_batches"
+        ),
         "services/explorer/engine/turns.py": (
             "EngineSharedDevice._await_device EngineSharedDevice._report "
             "EngineSharedDevice._show_life"

@@ -122,9 +122,11 @@ def _all_auxiliary_lines(stage: StagePlan, gpu_bytes: int | None) -> Iterator[st
 def _auxiliary_lines(
     stage: StagePlan, model: AuxiliaryModel, gpu_bytes: int | None
 ) -> Iterator[str]:
-    yield f"  auxiliary model {model.name}, on each GPU of its engines"
-    if model.external is not None:
-        yield "    none: it is served elsewhere"
+    asked = " for scores" if model.role == "score" else ""
+    yield f"  auxiliary model {model.name}{asked}, on each GPU of its engines"
+    if not model.has_gpus:
+        elsewhere = "it is served elsewhere" if model.external else "it runs on the processor"
+        yield f"    none: {elsewhere}"
         return
     shape = local_shape(model.model_path)
     if shape is None:

@@ -21,6 +21,7 @@ from trinity.config.checks.runtime import (
 )
 from trinity.config.error_collector import ErrorCollector
 from trinity.config.plan.algorithm import resolve_algorithm
+from trinity.config.plan.auxiliary import resolve_auxiliary_models
 from trinity.config.plan.data import (
     check_unique_names,
     resolve_auxiliary_buffers,
@@ -36,7 +37,6 @@ from trinity.config.plan.model import (
     check_template_kwargs,
     is_external,
     locate_model,
-    resolve_auxiliary_models,
     resolve_external_model,
     resolve_model_path,
 )

@@ -6,7 +6,7 @@ a class, a part named `score` alone is the reward, as in veRL, and the other par
 
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
 from functools import cached_property, lru_cache, partial
 from typing import ClassVar, Literal, Protocol, cast
 
@@ -55,6 +55,10 @@ OF_VERLS_BATCHES: Mapping[str, str] = {
     "extra_infos": "extra_info",
 }
 """The lists that veRL's reward manager `batch` calls a function with; here they have one value."""
+
+
+MODELS = "auxiliary_models"
+"""A parameter with a default, for rewards that run where the models are, in the explorer."""
 
 
 class RewardFn:
@@ -126,12 +130,15 @@ class BoundReward:
         *,
         on_failure: OnBadReward = "fail",
         elsewhere: ScoreElsewhere | None = None,
+        models: Sequence[object] = (),
     ) -> None:
         self._source = source
         self._args = args
         self._name = name
         self._on_failure = on_failure
         self._elsewhere = elsewhere
+        self._models = models
+        """The auxiliary models, as workflows have them."""
         self._of_task: ScoredTask | None = None
         self.was_called = False
         """True once it was called, whatever it returned."""
@@ -195,12 +202,14 @@ class BoundReward:
         self.was_called = True
         wanted = self._wanted
         known = {**self._known_of_task(known), **known}
+        if self._models and self._elsewhere is None:
+            known[MODELS] = self._models
         given = () if isinstance(self._source, type) else self._args
         every = {**_verl_arguments(known), **known}
         return {
             name: value
             for name, value in every.items()
-            if name not in given and (wanted is None or name in wanted)
+            if name not in given and (name in wanted if wanted is not None else name != MODELS)
         }
 
     def _known_of_task(self, known: Mapping[str, object]) -> dict[str, object]:

@@ -2,12 +2,14 @@
 
 import asyncio
 import concurrent.futures
+import math
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol, Self, TypeVar, runtime_checkable
 
+from trinity.errors import UserError
 from trinity.runtime.telemetry import metrics, names, tracing
 from trinity.runtime.telemetry.tracing import SpanContextRef
 from trinity.types import (
@@ -127,6 +129,24 @@ class Generator(Protocol):
 
     async def score(self, token_ids: list[int], *, num_likeliest: int = 0) -> Scores:
         """Scores two or more tokens, each after those before it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RatedChat:
+    """A chat for a model that scores; its last message is what is scored."""
+
+    messages: list[Message]
+    step_ends: list[int] = field(default_factory=list)
+    """Characters of the last message after which its steps end; empty for one score of all."""
+
+
+@runtime_checkable
+class Rater(Protocol):
+    """An engine of a model that scores."""
+
+    async def rate(self, chat: RatedChat) -> list[list[float]]:
+        """Returns the logits of all labels after the last token of each step, or of the chat."""
         ...
 
 
@@ -329,3 +349,27 @@ def _with_likeliest(values: Mapping[str, Any]) -> dict[str, Any]:
 def sampling_from_json(values: Mapping[str, Any]) -> SamplingParams:
     """Returns the settings that `dataclasses.asdict` has written."""
     return SamplingParams(**{**values, "stop": tuple(values["stop"])})
+
+
+def rater_of(generator: Generator) -> Rater:
+    """Returns the engine of a model that scores; raises UserError for one that writes."""
+    if isinstance(generator, Rater):
+        return generator
+    raise UserError(
+        "the model writes texts and has no scores: ask another of `explorer.auxiliary_models`, or "
+        "say `role: score` of it"
+    )
+
+
+def as_score(logits: Sequence[float], label: int) -> float:
+    """Returns the logit of a single label, else the probability of one of several labels.
+
+    Raises: UserError for a label that the model does not have.
+    """
+    if not -len(logits) <= label < len(logits):
+        raise UserError(f"the model that scores has {len(logits)} labels, and no label {label}")
+    if len(logits) == 1:
+        return logits[0]
+    highest = max(logits)
+    weights = [math.exp(logit - highest) for logit in logits]
+    return weights[label] / sum(weights)

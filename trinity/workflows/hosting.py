@@ -41,12 +41,22 @@ class NamedReward:
     args: JsonObject
     name: str
     on_failure: OnBadReward = "fail"
+    models: Sequence[ModelWrapper] = field(default=(), compare=False)
+    """The auxiliary models, for rewards that ask one."""
     made: list[BoundReward] = field(default_factory=list, compare=False)
     """What the workflow made of it."""
 
     def create(self) -> BoundReward:
         """Makes the reward."""
-        self.made.append(BoundReward(self.source, self.args, self.name, on_failure=self.on_failure))
+        self.made.append(
+            BoundReward(
+                self.source,
+                self.args,
+                self.name,
+                on_failure=self.on_failure,
+                models=self.models,
+            )
+        )
         return self.made[-1]
 
     @property
@@ -119,7 +129,7 @@ def _adapted(reward: NamedReward, row: JsonObject) -> type:
 
     class Adapted(RewardFn):
         def __init__(self, /, **args: Any) -> None:
-            self._bound = BoundReward(reward.source, args, reward.name)
+            self._bound = BoundReward(reward.source, args, reward.name, models=reward.models)
             reward.made.append(self._bound)
 
         def __call__(self, /, response: Any = None, *others: Any, **known: Any) -> RewardParts:

@@ -37,7 +37,8 @@ from trinity.workflows.generation import (
 )
 from trinity.workflows.generation import AttemptOver as AttemptOver  # workflows may catch it
 from trinity.workflows.messages import Message, as_mapping, for_template
-from trinity.workflows.model_access import ModelAccess, checked_messages, sampling_of
+from trinity.workflows.model_access import checked_messages, sampling_of
+from trinity.workflows.rating import RatingModel
 from trinity.workflows.samples import Transcript, transcript_samples
 
 logger = logging.getLogger(__name__)
@@ -69,7 +70,7 @@ class CallOptions:
         return self.on_delta and partial(self.on_delta, index)
 
 
-class ModelWrapper(ModelAccess):
+class ModelWrapper(RatingModel):
     """The model for one attempt at a run: fixed weights, and a separate seed for each call.
 
         answers = self.model.chat([{"role": "user", "content": "2+2?"}], n=2, temperature=0.5)

@@ -93,6 +93,8 @@ class ModelAccess:
 
     enable_history = True
     enable_lora = False
+    scores = False
+    """True for a model that scores and writes no texts."""
     logger = get_logger("trinity.workflows.model")
     _api: ApiAccess | None = None
     _client: "openai.OpenAI | None" = None

@@ -28,7 +28,7 @@ class Workflow:
     instance serves one task after another, each begun with `reset`.
 
     `auxiliary_model_wrappers` are the auxiliary models in their order: they are called like
-    `model`, and never trained.
+    `model`, and never trained. One that scores has `await wrapper.rate(messages)` and `rate_steps`.
     """
 
     can_reset: bool = False
@@ -81,13 +81,17 @@ class Workflow:
 
     @property
     def auxiliary_models(self) -> Any:
-        """OpenAI clients of `explorer.auxiliary_models`, asynchronous with `is_async`, or None."""
+        """OpenAI clients of `explorer.auxiliary_models`, asynchronous with `is_async`, or None; a
+        model that scores has None in its place.
+        """
         own = vars(self).get("_auxiliary_models")
         if own is not None or not self.auxiliary_model_wrappers:
             return own
         is_async = self.is_async
         self._auxiliary_models = [
-            wrapper.get_openai_async_client() if is_async else wrapper.get_openai_client()
+            None
+            if wrapper.scores
+            else (wrapper.get_openai_async_client() if is_async else wrapper.get_openai_client())
             for wrapper in self.auxiliary_model_wrappers
         ]
         return self._auxiliary_models

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from services.explorer.engine.interface import EngineDied
 from services.explorer.engines import StageModel, stage_models
@@ -22,7 +22,14 @@ from trinity.runtime.process.calls import Message, OpenCalls
 from trinity.runtime.process.calls import OnDelta as CallDelta
 from trinity.types import JsonObject, SamplingParams
 from trinity.weights.offer import Receivers, ReceiverSlot
-from trinity.workflows.generation import Generation, GenerationDelta, OnDelta, Prompt, Scores
+from trinity.workflows.generation import (
+    Generation,
+    GenerationDelta,
+    OnDelta,
+    Prompt,
+    RatedChat,
+    Scores,
+)
 from trinity.workflows.messages import Message as ChatMessage
 
 CONNECT_SECONDS = 5.0
@@ -151,6 +158,10 @@ class RemoteEngine:
         """Scores given tokens."""
         scored = await self._call("score", tokens=token_ids, num_likeliest=num_likeliest)
         return Scores.from_json(scored)
+
+    async def rate(self, chat: RatedChat) -> list[list[float]]:
+        """Scores a chat."""
+        return cast(list[list[float]], await self._call("rate", chat=asdict(chat)))
 
     async def check(self) -> None:
         """Raises EngineDied if the engine is gone."""

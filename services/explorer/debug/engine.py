@@ -22,7 +22,9 @@ from trinity.runtime.process.calls import CallServer, Message, OnDelta
 from trinity.workflows.generation import (
     ChatTokenizer,
     GenerationDelta,
+    RatedChat,
     ReadsTemplate,
+    rater_of,
     sampling_from_json,
 )
 
@@ -65,6 +67,8 @@ async def _value(models: Sequence[LoadedModel], call: Message, send: OnDelta) ->
         case "score":
             scored = await model.engine.score(call["tokens"], num_likeliest=call["num_likeliest"])
             return asdict(scored)
+        case "rate":
+            return await rater_of(model.engine).rate(RatedChat(**call["chat"]))
         case "check":
             await model.engine.check()
             return None

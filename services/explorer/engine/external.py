@@ -4,11 +4,11 @@ import asyncio
 import hashlib
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from trinity.config.plan.parts import ExternalAccess
 from trinity.errors import RolloutStageFailed, UserError
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import aiohttp
 
 logger = logging.getLogger(__name__)
-
+ValueT = TypeVar("ValueT")
 
 END_TOKEN = 256
 """Greater than any byte."""
@@ -129,7 +129,7 @@ def read_external_access(
     return ExternalModelAccess(source=source, address=address.rstrip("/"), key=key)
 
 
-class _RetryableError(Exception):
+class RetryableError(Exception):
     """The request failed, and a retry may succeed."""
 
     def __init__(self, reason: str, pause_seconds: float = 0.0) -> None:
@@ -177,18 +177,23 @@ class ExternalEngine:
         Raises: RolloutStageFailed when the model is given up, UserError if it rejects the request.
         """
         body = _request_body(self._access.name, prompt_token_ids, sampling, min_tokens)
-        body |= self._fields
+        address = f"{self._access.address}/chat/completions"
+        answer = await self._ask(address, body | self._fields, _parse_completion)
+        if on_delta is not None:
+            on_delta(GenerationDelta(token_ids=answer.token_ids, logprobs=answer.logprobs))
+        return answer
+
+    async def _ask(self, address: str, body: JsonObject, parse: Callable[[str], ValueT]) -> ValueT:
+        """Returns the parsed answer, retrying until the deadline."""
         pause = FIRST_PAUSE_SECONDS
         while self._failed is None:
             try:
-                answer = await self._send(body)
-            except _RetryableError as error:
+                answer = parse(await self._send(address, body))
+            except RetryableError as error:
                 await self._wait(error, pause)
                 pause = min(2 * pause, MAX_PAUSE_SECONDS)
             else:
                 self._retry.end()
-                if on_delta is not None:
-                    on_delta(GenerationDelta(token_ids=answer.token_ids, logprobs=answer.logprobs))
                 return answer
         raise self._failed
 
@@ -231,7 +236,7 @@ class ExternalEngine:
         if self._session is not None:
             await self._session.close()
 
-    async def _wait(self, error: _RetryableError, pause: float) -> None:
+    async def _wait(self, error: RetryableError, pause: float) -> None:
         try:
             self._retry.record_failure(error)
         except RolloutStageFailed as given_up:
@@ -239,26 +244,26 @@ class ExternalEngine:
             raise
         await asyncio.sleep(max(pause, error.pause_seconds))
 
-    async def _send(self, body: JsonObject) -> Generation:
+    async def _send(self, address: str, body: JsonObject) -> str:
         import aiohttp
 
         try:
             async with self._open_session().post(
-                f"{self._access.address}/chat/completions",
+                address,
                 json=body,
                 headers={"Authorization": f"Bearer {self._access.key}"},
                 allow_redirects=False,  # it would take the key elsewhere
             ) as response:
                 text = await _read_text(response)
                 if response.status == HTTPStatus.OK:
-                    return _parse_completion(text)
+                    return text
                 raise self._error_of_response(
                     response.status, response.headers.get("Retry-After"), text
                 )
         except aiohttp.InvalidURL as error:
             raise self._fail(f"cannot be asked at the address in {self._address}") from error
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise _RetryableError(self._redacted(type(error).__name__)) from error
+            raise RetryableError(self._redacted(type(error).__name__)) from error
 
     def _open_session(self) -> "aiohttp.ClientSession":
         import aiohttp
@@ -277,7 +282,7 @@ class ExternalEngine:
             names = wrong.format(key=self._access.source.api_key_env, address=self._address)
             return self._fail(f"refuses to answer (HTTP {status}): correct {names}")
         if status in RETRYABLE_STATUSES or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-            return _RetryableError(f"HTTP {status}", _retry_after_seconds(retry_after))
+            return RetryableError(f"HTTP {status}", _retry_after_seconds(retry_after))
         quoted = self._redacted(" ".join(text.split()))[:MAX_QUOTED_CHARACTERS]
         return UserError(
             f"the model `{self._access.name}` does not take a request (HTTP {status}): {quoted}"
@@ -300,13 +305,13 @@ class ExternalEngine:
 async def _read_text(response: "aiohttp.ClientResponse") -> str:
     """Reads an answer as UTF-8, whatever charset it names: decoding some takes quadratic time.
 
-    Raises: _RetryableError for an answer that is too large.
+    Raises: RetryableError for an answer that is too large.
     """
     content = bytearray()
     async for chunk in response.content.iter_any():
         content += chunk
         if len(content) > MAX_ANSWER_BYTES:
-            raise _RetryableError(f"an answer of more than {MAX_ANSWER_BYTES >> 20} MiB")
+            raise RetryableError(f"an answer of more than {MAX_ANSWER_BYTES >> 20} MiB")
     return content.decode(errors="replace")
 
 
@@ -363,7 +368,7 @@ def _parse_completion(text: str) -> Generation:
         content = choice["message"]["content"] or ""
         reason = str(choice.get("finish_reason"))
     except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise _RetryableError("an answer that is no chat completion") from error
+        raise RetryableError("an answer that is no chat completion") from error
     return Generation(
         token_ids=encode_answer(str(content)),
         logprobs=[],

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,14 @@ from trinity.runtime.json_values import JsonObject
 from trinity.runtime.presence import WaitRegistry
 from trinity.types import SamplingParams
 from trinity.weights.offer import Receivers, ReceiverSlot, next_slot
-from trinity.workflows.generation import Generation, Generator, OnDelta, Scores
+from trinity.workflows.generation import (
+    Generation,
+    Generator,
+    OnDelta,
+    RatedChat,
+    Scores,
+    rater_of,
+)
 
 if TYPE_CHECKING:  # that module imports this one
     from services.explorer.engine.weight_transfer import WeightLoader
@@ -49,6 +56,20 @@ class EngineSpan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RatedRow:
+    """A chat as a model that scores reads it, and where it is scored."""
+
+    token_ids: list[int]
+    places: list[int]
+    """Indices of the tokens after which there is a score."""
+    is_whole: bool
+    """True for one score of all."""
+
+
+EncodeRated = Callable[[RatedChat], RatedRow]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineOptions:
     """A model and how to run it."""
 
@@ -75,6 +96,10 @@ class EngineOptions:
     """True if it gives its device to the trainer by turns."""
     role: str = "the rollout engine"
     """Name of the engine in messages."""
+    encode_rated: EncodeRated | None = None
+    """Encodes the chats of a model that scores; None for one that generates."""
+    score_token_ids: tuple[int, ...] = ()
+    """Tokens whose logits are the scores of a model without a head for them."""
     span: EngineSpan | None = None
     """The place of this host, if the engine is on several."""
 
@@ -228,6 +253,11 @@ class EnginePool:
         with self._checked_out() as engine:
             return await engine.score(token_ids, num_likeliest=num_likeliest)
 
+    async def rate(self, chat: RatedChat) -> list[list[float]]:
+        """Scores a chat on the least busy engine."""
+        with self._checked_out() as engine:
+            return await rater_of(engine).rate(chat)
+
     async def load_weights(self, directory: Path) -> None:
         """Loads the same weights into all engines; in turn where the others go on meanwhile."""
         if self._loads_in_turn:
@@ -314,6 +344,11 @@ class SlowCallReporter:
         """Scores given tokens."""
         with self._track_call():
             return await self._engine.score(token_ids, num_likeliest=num_likeliest)
+
+    async def rate(self, chat: RatedChat) -> list[list[float]]:
+        """Scores a chat."""
+        with self._track_call():
+            return await rater_of(self._engine).rate(chat)
 
     async def load_weights(self, directory: Path) -> None:
         """Never called: the weights do not change."""

@@ -23,6 +23,7 @@ from services.explorer.engine.vllm_options import (
     temporary_environment,
     visible_devices,
 )
+from trinity.config.plan.auxiliary import class_of, model_directory
 from trinity.errors import UserError
 from trinity.runtime.imports import collection_paused
 from trinity.runtime.threads import in_daemon_thread
@@ -33,6 +34,7 @@ from trinity.workflows.generation import Generation, GenerationDelta, OnDelta, S
 if TYPE_CHECKING:
     import vllm
     from transformers import PreTrainedTokenizerBase
+    from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.logprobs import Logprob
     from vllm.outputs import CompletionOutput, RequestOutput
     from vllm.v1.engine.async_llm import AsyncLLM
@@ -88,7 +90,7 @@ class VllmEngine:
         if sampling.json_schema:
             self._check_schemas()
         deltas: list[GenerationDelta] = []
-        with _as_user_errors():
+        with as_user_errors():
             parameters = self._parameters(sampling, min_tokens, as_deltas=on_delta is not None)
         error_prefix = SCHEMA_REJECTED if sampling.json_schema else ""
         with self._registered() as (request_id, swaps):
@@ -266,7 +268,7 @@ class VllmEngine:
         )
         async with aclosing(answers):
             while True:
-                with _as_user_errors(error_prefix):
+                with as_user_errors(error_prefix):
                     answer = await anext(answers, None)
                 if answer is None:
                     return
@@ -340,7 +342,7 @@ class VllmEngine:
 
 
 @contextmanager
-def _as_user_errors(error_prefix: str = "") -> Iterator[None]:
+def as_user_errors(error_prefix: str = "") -> Iterator[None]:
     """Converts vLLM's rejection of a request to a UserError: the caller made the mistake."""
     from vllm import exceptions
 
@@ -404,6 +406,11 @@ def _load_tokenizer(model_path: str, trusts_code: bool) -> "PreTrainedTokenizerB
 
 async def start_vllm(options: EngineOptions) -> VllmEngine:
     """Starts an engine without blocking the event loop on imports and the loading of weights."""
+    return VllmEngine(await start_async_llm(options), options)
+
+
+async def start_async_llm(options: EngineOptions) -> "AsyncLLM":
+    """Starts vLLM's engine of a model that generates, or of one that scores."""
     abandoned = threading.Event()
     try:
         engine = await in_daemon_thread(lambda: _start(options, abandoned))
@@ -416,7 +423,16 @@ async def start_vllm(options: EngineOptions) -> VllmEngine:
     # stops the loop for a third of a second.
     gc.collect()
     gc.freeze()
-    return VllmEngine(engine, options)
+    return engine
+
+
+def _pool_all_tokens(arguments: "AsyncEngineArgs") -> None:
+    """Has a process reward model of vLLM's give the scores of all tokens, not of a tag's alone."""
+    from vllm.config import PoolerConfig
+
+    directory = model_directory(arguments.model)
+    if directory is not None and class_of(directory).endswith("RewardModel"):
+        arguments.pooler_config = PoolerConfig(pooling_type="ALL")
 
 
 def _start(options: EngineOptions, abandoned: threading.Event) -> "AsyncLLM":
@@ -432,6 +448,8 @@ def _start(options: EngineOptions, abandoned: threading.Event) -> "AsyncLLM":
         "starting the engine", extra={"model": options.model_path, "number": options.number}
     )
     arguments = AsyncEngineArgs(**engine_arguments(options, hardware))
+    if options.encode_rated is not None:
+        _pool_all_tokens(arguments)
     environment = visible_devices(options, hardware)
     if options.span is not None:
         environment |= span_environment(options.span.address, hardware)

@@ -23,6 +23,12 @@ CPU_BLOCK_TOKENS = 128
 MAX_BATCHED_TOKENS = 8192
 MAX_SEQUENCES = 256
 ENGINE_ADDRESS = "TRINITY_EXPLORER_ENGINE_ADDRESS"
+POOLING: JsonObject = {
+    "runner": "pooling",
+    "enable_prefix_caching": False,
+    "enable_chunked_prefill": False,
+}
+"""Arguments for a model that scores: each pass has all tokens of its rows."""
 VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 GPU_ENVIRONMENT = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
 """An engine's process is forked, and CUDA cannot start in it once `torch.cuda.is_available()` was
@@ -138,6 +144,9 @@ def engine_arguments(options: EngineOptions, hardware: Hardware) -> JsonObject:
         arguments |= _span_arguments(options, options.span)
     if options.records_experts:
         arguments["enable_return_routed_experts"] = True
+    if options.encode_rated is not None:
+        batch = max(MAX_BATCHED_TOKENS, options.max_model_len)
+        arguments |= {**POOLING, "max_num_batched_tokens": batch}
     if options.trusts_code:
         arguments["trust_remote_code"] = True
     if options.rope is not None:

@@ -21,7 +21,7 @@ from trinity.user_code.values import (
     experience_to_text,
     is_of_user,
 )
-from trinity.workflows.generation import ChatTokenizer, GenerationDelta
+from trinity.workflows.generation import ChatTokenizer, GenerationDelta, RatedChat
 from trinity.workflows.model import ModelWrapper
 
 USERS_PATTERN = "pattern"
@@ -179,6 +179,8 @@ class ModelCalls:
                     call["sequences"], num_likeliest=call["num_likeliest"]
                 )
                 return [asdict(each) for each in scores]
+            case "rate":
+                return await model.rate_chat(RatedChat(**call["chat"]))
             case "history":
                 made = model.extract_experience_from_history(call["clear"])
                 return self._experiences(made, call["known"])
@@ -226,6 +228,7 @@ def _facts_of(model: ModelWrapper) -> Message:
         "sampling": asdict(model.sampling),
         "weights": list(model.weights),
         "name": model.name,
+        "scores": model.scores,
         "model_path": model.model_config.model_path,
         "template_sha256": model.tokenizer.template_sha256.hex(),
         "api": asdict(model.api_access) if model.has_api else None,

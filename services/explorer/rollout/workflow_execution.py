@@ -13,6 +13,7 @@ import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import ClassVar, Self
@@ -214,11 +215,14 @@ class RewardSpec:
     isolated: IsolatedReward | None = None
     """The reward as it is called in a process that can be killed; None for one that runs here."""
 
-    @property
-    def named(self) -> NamedReward:
-        """The reward for a workflow that makes it by itself."""
+    def named(self, models: Sequence[ModelWrapper]) -> NamedReward:
+        """Returns the reward for a workflow that makes it by itself."""
         return NamedReward(
-            source=self.source, args=self.args, name=self.name, on_failure=self.on_failure
+            source=self.source,
+            args=self.args,
+            name=self.name,
+            on_failure=self.on_failure,
+            models=models,
         )
 
     def to_json(self) -> JsonObject:
@@ -226,7 +230,7 @@ class RewardSpec:
         reference = PartRef.of(self.name, self.source).to_json()
         return {"part": reference, "args": self.args, "on_failure": self.on_failure}
 
-    def create_reward(self) -> BoundReward:
+    def create_reward(self, models: Sequence[ModelWrapper] = ()) -> BoundReward:
         """Constructs the reward; raises UserError for bad arguments, or its constructor's error."""
         return BoundReward(
             self.source,
@@ -234,6 +238,7 @@ class RewardSpec:
             self.name,
             on_failure=self.on_failure,
             elsewhere=self.isolated,
+            models=models,
         )
 
     @property
@@ -286,9 +291,12 @@ class LoopSpec:
 
     async def create_on_loop(self) -> Workflow:
         """Constructs the workflow here, and a reward that may take long in a reward thread."""
-        if self.reward is None or not self.reward.may_block:
-            return self._workflow(self.reward.create_reward() if self.reward is not None else None)
-        return self._workflow(await REWARD_POOL.run_in_thread(self.reward.create_reward))
+        if self.reward is None:
+            return self._workflow(None)
+        create = partial(self.reward.create_reward, self.auxiliary_models)
+        if not self.reward.may_block:
+            return self._workflow(create())
+        return self._workflow(await REWARD_POOL.run_in_thread(create))
 
     def _workflow(self, reward: BoundReward | None) -> Workflow:
         if reward is not None:

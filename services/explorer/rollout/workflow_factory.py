@@ -195,7 +195,7 @@ class WorkflowFactory:
         inputs = TaskInputs(
             workflow=kind,
             task=task,
-            reward=reward.named if reward is not None else None,
+            reward=reward.named(auxiliary_models) if reward is not None else None,
             num_runs=len(attempts),
             needs_reward=self._plan.algorithm.advantage_fn != "none",
         )
@@ -285,6 +285,7 @@ class WorkflowFactory:
             auxiliary_name=plan.name,
             model_path=plan.model_path,
         )
+        model.scores = plan.role == "score"
         if running.api is not None:
             model.enable_api(running.api.register_attempt(model))
         return model

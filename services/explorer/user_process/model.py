@@ -3,8 +3,9 @@
 import asyncio
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 from services.explorer.user_process.calls import CallChannel, Json
 from trinity.plugins import REWARDS, WORKFLOWS
@@ -17,6 +18,7 @@ from trinity.workflows.generation import (
     GenerationDelta,
     ModelLimits,
     Prompt,
+    RatedChat,
     Scores,
     sampling_from_json,
 )
@@ -81,6 +83,7 @@ class RemoteModel(ModelWrapper):
         self._sampling = sampling_from_json(facts["sampling"])
         self._version, self._incarnation = facts["weights"]
         self._name, self._model_path = facts["name"], facts["model_path"]
+        self.scores = facts["scores"]
         self._state = {}
         self._tokenizer = RemoteTokenizer(
             self._ask_explorer, bytes.fromhex(facts["template_sha256"])
@@ -119,6 +122,11 @@ class RemoteModel(ModelWrapper):
         plain = [[int(token) for token in tokens] for tokens in sequences]
         found = self._ask_explorer("score", sequences=plain, num_likeliest=num_likeliest)
         return [Scores.from_json(scores) for scores in await asyncio.wrap_future(found)]
+
+    async def rate_chat(self, chat: RatedChat) -> list[list[float]]:
+        """Returns the logits of all labels, of each step or of the whole chat."""
+        found = self._ask_explorer("rate", chat=asdict(chat))
+        return cast(list[list[float]], await asyncio.wrap_future(found))
 
     def keep_history(self) -> None:
         """Records answers from now on."""
@@ -203,7 +211,7 @@ def _hosted(kind: type, models: Sequence[RemoteModel], request: Json) -> HostedR
     inputs = TaskInputs(
         workflow=kind,
         task=task_from_json(request["task"]),
-        reward=_named(request),
+        reward=_named(request, models[1:]),
         num_runs=len(request["runs"]),
         needs_reward=request["needs_reward"],
     )
@@ -216,7 +224,7 @@ def _hosted(kind: type, models: Sequence[RemoteModel], request: Json) -> HostedR
     )
 
 
-def _named(request: Json) -> NamedReward | None:
+def _named(request: Json, models: Sequence[RemoteModel]) -> NamedReward | None:
     reward = request["reward"]
     if reward is None:
         return None
@@ -226,4 +234,5 @@ def _named(request: Json) -> NamedReward | None:
         args=reward["args"],
         name=ref.name,
         on_failure=reward["on_failure"],
+        models=models,
     )

@@ -10,13 +10,13 @@ from tests.unit.config.builders import GRPO, config, write_model
 from tests.unit.config.preflight import check
 from tests.unit.subtests import as_subtests
 from trinity.config.checks.advice import advise
+from trinity.config.checks.scorers import ASKS_FIRST_MODEL
 from trinity.config.checks.unused_parts import (
-    ASKS_FIRST_MODEL,
     CHANGES_REWARDS,
     READS_REWARDS,
-    REWARDED_BY_ITSELF,
     WITHOUT_REWARDS,
 )
+from trinity.config.plan.auxiliary import REWARDED_BY_ITSELF
 from trinity.config.planning import plan_experiment
 from trinity.operators import OPERATORS
 from trinity.plugins import WORKFLOWS
@@ -167,22 +167,10 @@ def test_priorities_without_a_replay_are_told() -> None:
         "LlamaForRewardModelWithGating",
     ],
 )
-def test_a_model_that_scores_is_refused_where_texts_are_asked_for(
-    architecture: str, tmp_path: Path
-) -> None:
+def test_a_model_that_scores_is_refused_as_the_policy(architecture: str, tmp_path: Path) -> None:
     scoring = write_model(tmp_path / "scoring")
     file = Path(scoring) / "config.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "architectures": [architecture]}))
-    policy = write_model(tmp_path / "policy")
-    model = {"name": "rm", "model_path": scoring}
-    explorer = {"auxiliary_models": [model]}
-    found = check(tmp_path, model={"model_path": policy}, explorer=explorer)
-    assert (
-        f"`explorer.auxiliary_models[0].model_path` names a {architecture}, which scores" in found
-    )
     assert f"`model.model_path` names a {architecture}" in check(
         tmp_path, model={"model_path": scoring}
     )
-    served = {**model, "engine_type": "external", "external_model_config": {"model_name": "rm"}}
-    far = check(tmp_path, model={"model_path": policy}, explorer={"auxiliary_models": [served]})
-    assert architecture not in far

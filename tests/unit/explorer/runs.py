@@ -1,7 +1,9 @@
 """One attempt at a run, as the runner makes it of a plan."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
+from services.explorer.engines import LoadedModel
 from services.explorer.rollout.runner import AttemptRunner, DeadlineTasks, RunTimeLimit
 from services.explorer.rollout.user_process_pool import UserProcessPool
 from services.explorer.rollout.workflow_factory import WorkflowFactory
@@ -34,6 +36,7 @@ async def outcome_of(
     explorer: JsonObject | None = None,
     batch_size: int = 4,
     repeat_times: int = 2,
+    auxiliary: Sequence[LoadedModel] = (),
     **values: JsonObject | str,
 ) -> AttemptResult:
     """Of an attempt over a taskset with these values."""
@@ -50,6 +53,7 @@ async def outcome_of(
         generator=engine,
         tokenizer=CharacterTokenizer(),
         processes=processes,
+        auxiliary=auxiliary,
     )
     runner = AttemptRunner(
         factory=workbench,

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from services.explorer.engine.vllm import _as_user_errors
+from services.explorer.engine.vllm import as_user_errors
 from trinity.errors import UserError
 
 
@@ -24,7 +24,7 @@ def test_a_refusal_is_a_mistake_of_the_request(
     monkeypatch: pytest.MonkeyPatch, build: SimpleNamespace, said: Exception
 ) -> None:
     monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(exceptions=build))
-    with pytest.raises(UserError, match="refused: too long"), _as_user_errors("refused: "):
+    with pytest.raises(UserError, match="refused: too long"), as_user_errors("refused: "):
         raise said
 
 
@@ -33,5 +33,5 @@ def test_an_engine_that_dies_is_no_mistake_of_the_request(
     monkeypatch: pytest.MonkeyPatch, build: SimpleNamespace
 ) -> None:
     monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(exceptions=build))
-    with pytest.raises(RuntimeError, match="dead"), _as_user_errors():
+    with pytest.raises(RuntimeError, match="dead"), as_user_errors():
         raise RuntimeError("dead")

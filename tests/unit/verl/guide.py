@@ -77,14 +77,17 @@ python3 -m verl.trainer.main_ppo \\
 """
 
 
-def _tasks(name: str, *, split: str, suffix: str = "") -> dict[str, JsonValue]:
+def _tasks(
+    name: str, *, split: str, suffix: str = "", by_model: bool = False
+) -> dict[str, JsonValue]:
+    by_row: dict[str, JsonValue] = {} if by_model else {"format.reward_fn_key": "data_source"}
     return {
         "name": f"{name}{suffix}",
         "storage_type": "file",
         "path": f"{_HOME}/data/{name}/{split}.parquet",
         "format.prompt_key": "prompt",
         "format.response_key": "reward_model.ground_truth",
-        "format.reward_fn_key": "data_source",
+        **by_row,
     }
 
 
@@ -133,8 +136,8 @@ PPO_VALUES: dict[str, JsonValue] = {
     "model.max_prompt_tokens": 1024,
     "model.max_response_tokens": 512,
     "buffer.train_batch_size": 256,
-    **_all(f"{_INPUT}.tasksets[0]", _tasks("gsm8k", split="train")),
-    **_all(f"{_INPUT}.tasksets[1]", _tasks("math", split="train")),
+    **_all(f"{_INPUT}.tasksets[0]", _tasks("gsm8k", split="train", by_model=True)),
+    **_all(f"{_INPUT}.tasksets[1]", _tasks("math", split="train", by_model=True)),
     **_all(f"{_INPUT}.eval_tasksets[0]", _tasks("gsm8k", split="test", suffix="_eval")),
     **_all(f"{_INPUT}.eval_tasksets[1]", _tasks("math", split="test", suffix="_eval")),
     "explorer.eval_on_startup": False,
@@ -181,6 +184,8 @@ GRPO_VALUES: dict[str, JsonValue] = {
 
 SAID_BESIDES = {
     f"{_INPUT}.default_workflow_type": "the guide names none, and nothing runs without",
+    "auxiliary_models[0].role": "the guide's file leaves it to the model's files",
+    f"{_INPUT}.default_reward_fn_type": "a file that names none has the model's scores, too",
     "data_selector.selector_type": "veRL shuffles unless told not to",
     "rollout_args.temperature": "veRL evaluates greedily unless told not to",
     "explorer.rollout_model.engine_type": "the script says vllm, which the guide leaves to us",

@@ -8,6 +8,7 @@ from trinity.algorithm.policy_loss import LOSSES_OF_SCHEMA, POLICY_LOSSES
 from trinity.algorithm.signature import words_in
 from trinity.algorithm.token_advantage import COMPARES_POLICIES, TOKEN_ADVANTAGES, needs_of
 from trinity.algorithm.token_advantage.need import NEED_HINTS, Need
+from trinity.config.checks.scorers import scorer_errors
 from trinity.config.plan.algorithm import find_part
 from trinity.config.plan.parts import ResolvedAlgorithm
 from trinity.config.plan.stage_plan import StagePlan
@@ -329,6 +330,7 @@ CHECKS: tuple[Callable[[StagePlan], Iterator[str]], ...] = (
     sampling_errors,
     _check_workflow_fields,
     _check_teacher,
+    scorer_errors,
 )
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
+from trinity.config.checks.scorers import check_generates, check_role
 from trinity.config.error_collector import did_you_mean
 from trinity.config.plan.arithmetic import (
     check_dropped,
@@ -33,11 +34,6 @@ ATTENTIONS = (
 """Kinds of attention that transformers knows; a name with a slash is a kernel on the hub."""
 CPU_HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
 """Head sizes that vLLM's attention takes without a GPU."""
-SCORING = re.compile(
-    r"For(Sequence|Token|Image)?Classification|For(Process|Sequence)?Reward|RewardModel|RewardHead"
-    r"|ForScore|ForMultipleChoice|ForQuestionAnswering|ForTextEncoding"
-)
-"""Classes with a head of scores, by what their names say."""
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "tekken.json")
 LORA_KEY = "model.lora_configs"
 _BEYOND_LORA = (
@@ -110,7 +106,7 @@ def check_model(stage: StagePlan) -> None:
     if directory is None:
         return
     architecture = _read_architecture(directory)
-    _check_generates(architecture, "model.model_path", "the policy answers prompts")
+    check_generates(directory, "model.model_path", "the policy answers prompts")
     _check_weights(directory)
     _check_tokenizer(directory, stage.chat_template, "model.chat_template_path")
     if not stage.config.model.rope_scaling:
@@ -155,22 +151,12 @@ def check_auxiliary_model(stage: StagePlan, position: int) -> None:
     if directory is None:
         return
     architecture = _read_architecture(directory)
-    _check_generates(architecture, f"{at}.model_path", "auxiliary models are asked for texts")
+    check_role(model, directory, at)
     _check_weights(directory)
     _check_tokenizer(directory, model.chat_template, f"{at}.chat_template")
     _check_length(architecture, model.max_model_len, at, model.model_path)
-    _check_engine(architecture, model.engine, at, model.model_path, stage)
-
-
-def _check_generates(architecture: _ModelConfigJson, key: str, use: str) -> None:
-    """Raises UserError for a model that scores texts: no workflow or reward can ask one yet."""
-    kinds = [name for name in architecture.architectures or () if SCORING.search(name)]
-    if kinds:
-        raise UserError(
-            f"`{key}` names a {kinds[0]}, which scores texts and writes none, and {use}: give a "
-            "model that writes; a model that scores answers can be asked by a reward of yours, "
-            "from a server elsewhere (`default_reward_fn_type`)"
-        )
+    if model.has_gpus:
+        _check_engine(architecture, model.engine, at, model.model_path, stage)
 
 
 def check_critic(stage: StagePlan) -> None:
@@ -204,7 +190,7 @@ def check_teacher(stage: StagePlan) -> None:
     if directory is None:
         return
     key = "algorithm.distillation.model_path"
-    _check_generates(_read_architecture(directory), key, "a teacher gives tokens probabilities")
+    check_generates(directory, key, "a teacher gives tokens probabilities")
     _check_weights(directory)
     policy = local_model_directory(stage.model_path)
     words = None if policy is None else _words_of(policy)

@@ -111,10 +111,11 @@ def _conflicts(plan: StagePlan) -> Iterator[str]:
         engines = explorer.rollout_model.engine_num
         if engines > 1:
             yield f"has one engine, and `explorer.rollout_model.engine_num` is {engines}: give 1"
-        if any(model.external is None for model in plan.auxiliary_models):
+        if any(model.has_gpus for model in plan.auxiliary_models):
             yield (
                 "has one engine, and `explorer.auxiliary_models` have more: let a server elsewhere "
-                "answer for them (`external_model_config`), or leave them out"
+                "answer for them (`external_model_config`), give a model that scores "
+                "`engine_type: transformers`, or leave them out"
             )
 
 

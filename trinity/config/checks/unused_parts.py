@@ -7,36 +7,14 @@ from collections.abc import Iterator
 
 from trinity.algorithm.advantage import ADVANTAGES
 from trinity.algorithm.token_advantage import TOKEN_ADVANTAGES, needs_of
+from trinity.config.checks.scorers import ASKS_FIRST_MODEL
+from trinity.config.plan.auxiliary import MODEL_REWARD, REWARDED_BY_ITSELF, asked_scorer
 from trinity.config.plan.parts import ResolvedTaskset
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.operators import OPERATORS
 from trinity.plugins import REWARDS, WORKFLOWS
 from trinity.runtime.json_values import JsonValue
 
-REWARDED_BY_ITSELF = frozenset(
-    {
-        "math_eval_workflow",
-        "async_math_eval_workflow",
-        "frozen_lake_workflow",
-        "sudoku_workflow",
-        "tool_call_workflow",
-        "toolcall_workflow",
-        "rubric_judge_workflow",
-        "rubric_judge_openai_workflow",
-    }
-)
-"""Workflows that never call their taskset's reward."""
-ASKS_FIRST_MODEL = frozenset(
-    {
-        "math_ruler_workflow",
-        "async_math_ruler_workflow",
-        "on_policy_distill_workflow",
-        "on_policy_distill_math_workflow",
-        "rubric_judge_workflow",
-        "rubric_judge_openai_workflow",
-    }
-)
-"""Workflows that ask the first auxiliary model; other built-in ones ask none."""
 RECORDS = {
     "on_policy_distill_workflow": ("teacher", "a teacher's log-probabilities"),
     "on_policy_distill_math_workflow": ("teacher", "a teacher's log-probabilities"),
@@ -95,12 +73,19 @@ def auxiliary_model_is_not_asked(stage: StagePlan) -> Iterator[str]:
         return
     asks = any(taskset.workflow in ASKS_FIRST_MODEL for taskset in tasksets)
     names = "`, `".join(dict.fromkeys(taskset.workflow for taskset in tasksets))
-    for place in range(1 if asks else 0, len(stage.auxiliary_models)):
-        model = stage.auxiliary_models[place]
+    rewarding = {
+        asked_scorer(stage.auxiliary_models, taskset.reward_args.get("model"))
+        for taskset in tasksets
+        if taskset.reward == MODEL_REWARD
+    }
+    for place, model in enumerate(stage.auxiliary_models):
+        if place in rewarding or (asks and place == 0):
+            continue
         by = f"`{names}` asks the first one alone" if asks else f"`{names}` asks none"
+        rewards = "no other reward" if rewarding else "no reward"
         yield (
             f"`explorer.auxiliary_models[{place}]` ({model.name}) is started and never asked: "
-            f"{by}, and no reward does; leave it out, or give a workflow that calls it"
+            f"{by}, and {rewards} does; leave it out, or give a workflow that calls it"
         )
 
 

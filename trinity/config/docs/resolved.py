@@ -131,7 +131,7 @@ def _taskset(at: str, taskset: ResolvedTaskset) -> Iterator[DerivedValue]:
     defaults = "explorer_input's default, else as the reward has it"
     yield DerivedValue(f"{at}.default_workflow_type", taskset.workflow, defaults)
     if taskset.reward is not None:
-        rule = "explorer_input's default"
+        rule = "explorer_input's default, else the model that scores"
         yield DerivedValue(f"{at}.default_reward_fn_type", taskset.reward, rule)
     if not taskset.is_eval:
         yield DerivedValue(f"{at}.repeat_times", taskset.repeat_times, "algorithm.repeat_times")

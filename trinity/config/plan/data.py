@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from trinity.algorithm.algorithm_type import RowSchema
 from trinity.config.error_collector import ErrorCollector, all_of
+from trinity.config.plan.auxiliary import usual_reward
 from trinity.config.plan.lengths import SequenceLengths
 from trinity.config.plan.parts import (
     ResolvedAlgorithm,
@@ -343,12 +344,11 @@ def _resolve(
         )
         errors.add(UserError(said))
     defaults = config.buffer.explorer_input
+    named = taskset.default_workflow_type or _default_workflow(defaults, is_eval)
     reward = taskset.default_reward_fn_type or defaults.default_reward_fn_type
-    workflow = (
-        taskset.default_workflow_type
-        or _default_workflow(defaults, is_eval)
-        or _guessed_workflow(taskset, reward)
-    )
+    if reward is None and not taskset.format.reward_fn_key:
+        reward = usual_reward(config, named)
+    workflow = named or _guessed_workflow(taskset, reward)
     path = errors.attempt(partial(resolve_path, taskset, key, workflow))
     selector = errors.attempt(partial(resolve_selector, taskset.data_selector, config.seed, key))
     errors.raise_all()

@@ -1,26 +1,17 @@
-"""Resolves the models of a stage: directories, hub names, chat template, auxiliary models."""
+"""Resolves the models of a stage: directories, hub names, chat template, models elsewhere."""
 
 import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from trinity.config.error_collector import all_of
-from trinity.config.plan.lengths import SequenceLengths, resolve_auxiliary_lengths
-from trinity.config.plan.parts import (
-    AuxiliaryModel,
-    ExternalAccess,
-    ResolvedRows,
-    ResolvedSampling,
-)
+from trinity.config.plan.parts import ExternalAccess, ResolvedRows
 from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
 from trinity.config.plan.task_storage import expanded, is_hub_name
 from trinity.config.schema.base import Args
 from trinity.config.schema.experiment import Config
-from trinity.config.schema.explorer import AuxiliaryModelConfig
 from trinity.config.schema.model import THINKING, ExternalAccessConfig, ModelConfig
 from trinity.errors import UserError
 
@@ -179,70 +170,6 @@ def local_model_directory(model_path: str, key: str = "model.model_path") -> Pat
         return Path(model_path)
     require_online(HubReference("model", model_path, f"`{key}: {model_path}`"))
     return newest_snapshot("model", model_path)
-
-
-def resolve_auxiliary_models(
-    config: Config, lengths: SequenceLengths
-) -> tuple[AuxiliaryModel, ...]:
-    """The auxiliary models in order, with every default filled in.
-
-    Raises: UserError with a line for each error.
-    """
-    configs = config.explorer.auxiliary_models
-    found = all_of([partial(_resolve, config, i, lengths) for i in range(len(configs))])
-    names = [model.name for model in found]
-    for name in names:
-        if names.count(name) > 1:
-            raise UserError(
-                f"two of `explorer.auxiliary_models` are called `{name}`: give each its own `name`"
-            )
-    return tuple(found)
-
-
-def _resolve(config: Config, position: int, lengths: SequenceLengths) -> AuxiliaryModel:
-    auxiliary = config.explorer.auxiliary_models[position]
-    at = f"explorer.auxiliary_models[{position}]"
-    own = resolve_auxiliary_lengths(auxiliary, lengths, at)
-    model = config.model
-    external, path = None, ""
-    if auxiliary.engine_type == "external":
-        key = f"{at}.external_model_config"
-        external = external_access(auxiliary.external_model_config, key)
-        path = external.model_name
-    truncates, thinks = auxiliary.enable_prompt_truncation, auxiliary.enable_thinking
-    variables = auxiliary.chat_template_kwargs
-    if variables is None:
-        variables = {} if external is not None else model.chat_template_kwargs
-    check_template_kwargs(variables, thinks, at)
-    return AuxiliaryModel(
-        name=auxiliary.name or f"auxiliary_models[{position}]",
-        model_path=path or resolve_model_path(auxiliary.model_path, f"{at}.model_path"),
-        external=external,
-        max_model_len=own.model,
-        max_prompt_tokens=own.prompt,
-        truncates_prompts=model.enable_prompt_truncation if truncates is None else truncates,
-        chat_template=auxiliary.chat_template,
-        enable_thinking=model.enable_thinking if thinks is None else thinks,
-        chat_template_kwargs=variables,
-        sampling=_sampling(config, auxiliary, own),
-        engine=auxiliary,
-    )
-
-
-def _sampling(
-    config: Config, auxiliary: AuxiliaryModelConfig, lengths: SequenceLengths
-) -> ResolvedSampling:
-    model = config.model
-    penalty = auxiliary.repetition_penalty
-    return ResolvedSampling(
-        temperature=model.temperature if auxiliary.temperature is None else auxiliary.temperature,
-        top_p=model.top_p if auxiliary.top_p is None else auxiliary.top_p,
-        top_k=model.top_k if auxiliary.top_k is None else auxiliary.top_k,
-        max_tokens=lengths.response,
-        min_tokens=lengths.min_response,
-        repetition_penalty=model.repetition_penalty if penalty is None else penalty,
-        logprobs=model.logprobs if auxiliary.logprobs is None else auxiliary.logprobs,
-    )
 
 
 def is_external(config: Config) -> bool:

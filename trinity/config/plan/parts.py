@@ -17,7 +17,7 @@ from trinity.config.schema.base import Args
 from trinity.config.schema.choices import DifficultyConfig
 from trinity.config.schema.data import FormatConfig, SelectorType
 from trinity.config.schema.experiment import Config
-from trinity.config.schema.explorer import AuxiliaryModelConfig
+from trinity.config.schema.explorer import AuxiliaryModelConfig, ModelRole
 from trinity.config.schema.model import merge_template_kwargs
 from trinity.errors import UserError
 from trinity.operators.tasks.task_pipeline import ResolvedTaskPipeline
@@ -224,6 +224,12 @@ class AuxiliaryModel(PlanModel):
     """Further variables of the template."""
     sampling: ResolvedSampling
     engine: AuxiliaryModelConfig
+    role: ModelRole = "generate"
+
+    @property
+    def has_gpus(self) -> bool:
+        """True if its engines take GPUs where there are any."""
+        return self.engine.engine_type == "vllm"
 
     @property
     def template_kwargs(self) -> Args:

@@ -192,7 +192,8 @@ def _check_colocated(cluster: ClusterGpus, demand: GpuDemand) -> None:
     )
     if not fits:
         raise UserError(
-            "`mode: colocate` is one GPU for one engine and one rank: no auxiliary models, "
+            "`mode: colocate` is one GPU for one engine and one rank: no auxiliary models on it "
+            "(`engine_type: transformers` runs one that scores on the processor), "
             "`engine_num: 1`, all parallel sizes 1, `cluster.gpu_per_node: 1`"
         )
 
@@ -226,10 +227,10 @@ def gpu_demand_of(stage: StagePlan) -> GpuDemand:
 
 
 def engine_groups_of(stage: StagePlan) -> tuple[EngineGroup, ...]:
-    """Returns the engines of the policy, then of auxiliary models, without external ones."""
+    """Returns the engines of the policy, then those of auxiliary models that may take GPUs."""
     rollout = stage.config.explorer.rollout_model
     engines = [] if stage.external_model else [_engine("rollout engine", rollout)]
-    own = (model for model in stage.auxiliary_models if model.external is None)
+    own = (model for model in stage.auxiliary_models if model.has_gpus)
     return (*engines, *(_engine(f"{model.name} engine", model.engine) for model in own))
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from trinity.config.error_collector import ErrorCollector
+from trinity.config.plan.auxiliary import with_engine
 from trinity.config.plan.data import count_expert_rows
 from trinity.config.plan.lengths import SequenceLengths
 from trinity.config.plan.model import is_external
@@ -138,7 +139,7 @@ def _rollout_gpus(config: Config) -> int:
         return 0
     explorer = config.explorer
     own = 0 if is_external(config) else explorer.rollout_model.num_gpus
-    return own + sum(model.num_gpus for model in explorer.auxiliary_models)
+    return own + sum(with_engine(model).num_gpus for model in explorer.auxiliary_models)
 
 
 class BatchSizes(NamedTuple):

@@ -17,19 +17,20 @@ from trinity.config.schema.base import (
 )
 from trinity.config.schema.model import AuxiliaryExternalConfig
 
+ModelRole = Literal["generate", "score"]
+_ENGINES = ValueAliases(
+    planned={"sglang": "SGLang's engine", "tinker": "the Tinker service"},
+    aliases={"vllm_async": "vllm"},
+)
+
 
 class EngineConfig(Section):
     """Keys that all engines share."""
 
-    engine_type: Annotated[
-        Literal["vllm", "external"],
-        ValueAliases(
-            planned={"sglang": "SGLang's engine", "tinker": "the Tinker service"},
-            aliases={"vllm_async": "vllm"},
-        ),
-    ] = "vllm"
+    engine_type: Annotated[Literal["vllm", "external", "transformers"], _ENGINES] = "vllm"
     """Inference engine; `external` is a model served elsewhere behind an OpenAI-compatible
-    address."""
+    address, or for one that scores behind vLLM's `/classify` and `/pooling`. `transformers` runs an
+    auxiliary model that scores on the processor."""
     engine_num: Positive = 1
     """Engines of one explorer, each with its copy of the weights; calls go to the least busy."""
     tensor_parallel_size: Positive = 1
@@ -79,7 +80,7 @@ class EngineConfig(Section):
     @property
     def num_gpus(self) -> int:
         """GPUs of one explorer's engines of this model, if the machines have GPUs."""
-        if self.engine_type == "external":
+        if self.engine_type != "vllm":
             return 0
         return self.engine_num * self.gpus_per_engine
 
@@ -92,18 +93,27 @@ class EngineConfig(Section):
 class RolloutModelConfig(EngineConfig):
     """The engine that rolls the policy out."""
 
+    engine_type: Annotated[Literal["vllm", "external"], _ENGINES] = "vllm"
+    """Inference engine; `external` is a model served elsewhere behind an OpenAI-compatible
+    address."""
     sleep_level: Annotated[int, Field(ge=1, le=2)] = 1
     """With `mode: colocate`: where its weights are while the trainer has the GPU. 1: in the host's
     memory; 2: nowhere, so that they are loaded from files at each turn."""
 
 
 class AuxiliaryModelConfig(EngineConfig):
-    """An engine beside the policy's: a judge or a teacher."""
+    """An engine beside the policy's: a judge, a teacher or a reward model."""
 
     model_path: str = ""
     """Directory of the model in Hugging Face's layout, or its name on the hub."""
     name: str | None = None
     """Its name in messages and logs."""
+    role: ModelRole | None = None
+    """Its use: it writes texts (`generate`) or scores them (`score`). Without it, its files decide:
+    a class such as `*ForSequenceClassification`, or tensors `v_head` or `score`, make it score."""
+    score_tokens: tuple[str, ...] = ()
+    """With `role: score`, of a model without a head of scores: the tokens whose logits are its
+    scores, such as `["-", "+"]` of some process reward models."""
     external_model_config: AuxiliaryExternalConfig = default_section(AuxiliaryExternalConfig)
     """Access to it, for `engine_type: external`."""
     trust_remote_code: bool = False
@@ -190,7 +200,8 @@ class ExplorerConfig(Section):
     """Name of the evaluation taskset by which versions are compared: the results of a run begin
     with its first, best and final figures; else that of the first one in the file."""
     auxiliary_models: tuple[AuxiliaryModelConfig, ...] = ()
-    """Models beside it, whose weights stay as they are: judges and teachers, which write text."""
+    """Models beside it, whose weights stay as they are: judges and teachers, which write text, and
+    reward models, which score it."""
     max_inflight_batches: Positive = 2
     """With `sync_style: fully_async`: explore steps that may be on their way at a time."""
     over_rollout: OverRolloutConfig = default_section(OverRolloutConfig)

@@ -292,6 +292,9 @@ def _explorer(stage: StagePlan, shapes: Shapes) -> ServiceSizes | None:
         for model in stage.auxiliary_models
         if model.external is None
     ]
+    num_scorers = sum(
+        engine.engine_num for engine, _ in models if engine.engine_type == "transformers"
+    )
     if stage.external_model is None:
         models.append((stage.config.explorer.rollout_model, stage.model_path))
     read = [(engine, shapes(path)) for engine, path in models]
@@ -312,19 +315,25 @@ def _explorer(stage: StagePlan, shapes: Shapes) -> ServiceSizes | None:
         memory=tuple(memory),
         loading=tuple(_while_loading(engines, hosts)),
         shm=tuple(_queues(groups, hosts)) if on_gpu else (),
-        cpus=2 + (2 if on_gpu else 1) * workers,
-        cpu_formula=f"2, and {2 if on_gpu else 1} for each of {workers} workers",
+        cpus=2 + (2 if on_gpu else 1) * workers + num_scorers,
+        cpu_formula=f"2, and {2 if on_gpu else 1} for each of {workers} workers"
+        + (f", 1 for each of {num_scorers} that score" if num_scorers else ""),
     )
 
 
 def _of_engine(
     engine: EngineConfig, shape: ModelShape, hosts: int, on_gpu: bool
 ) -> Iterator[MemoryTerm]:
+    num, size = engine.engine_num, BYTES[engine.dtype]
+    if engine.engine_type == "transformers":
+        bytes_each = _ENGINE_BYTES[False] + size * count_parameters(shape)
+        formula = f"{num} x (512 MiB + {size} P), in transformers on the processor"
+        yield MemoryTerm("models that score", num * bytes_each, formula)
+        return
     workers = engine.num_gpus // hosts
     each = _ENGINE_BYTES[on_gpu]
     formula = f"{workers} x {each // MIB:,} MiB, with their libraries"
     yield MemoryTerm("workers", workers * each, formula)
-    num, size = engine.engine_num, BYTES[engine.dtype]
     if not on_gpu:
         weights = 2 * num * size * count_parameters(shape)
         yield MemoryTerm("weights", weights, f"{num} x 2 x {size} P, as read and packed")

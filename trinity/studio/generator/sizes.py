@@ -94,7 +94,7 @@ def _bars(stage: StagePlan, gpu_bytes: int) -> Iterator[MemoryBar]:
     if shape is not None and stage.needs_rollout:
         yield _engine_bar(stage, shape, gpu_bytes)
     for model in stage.auxiliary_models if stage.needs_rollout else ():
-        own = None if model.external is not None else local_shape(model.model_path)
+        own = local_shape(model.model_path) if model.has_gpus else None
         if own is not None:
             memory = engine_memory(model.engine, own, gpu_bytes)
             share = model.engine.gpu_memory_utilization

@@ -15,6 +15,7 @@ from trinity.verl.rules.ranks import (
     put_ranks,
     put_sequence_sharing,
 )
+from trinity.verl.rules.rewards import REWARD_MODELS, reward_model_scores
 from trinity.verl.settings import VerlSetting
 from trinity.verl.work import Conversion
 
@@ -240,7 +241,7 @@ def _advise_on_machines(work: Conversion, machines: VerlMachines, size: int) -> 
 
 def _reward_model_size(work: Conversion) -> int:
     """GPUs of an engine of the reward model; 0 without one."""
-    for prefix in ("reward_model", "reward.reward_model"):
+    for prefix in REWARD_MODELS:
         if work.settings.value(f"{prefix}.enable", False) is True:
             return work.integer(f"{prefix}.rollout.tensor_model_parallel_size", 1)
     return 0
@@ -285,6 +286,9 @@ def _put_reward_model(work: Conversion, judges: int) -> None:
         if (setting := work.settings.take(f"{prefix}.rollout.{verl}")) is not None:
             work.put(f"{key}.{ours}", setting.value, setting)
     _put_judge_kind(work, f"{prefix}.rollout.name")
+    if reward_model_scores(work):
+        work.put(f"{key}.role", "score", f"{prefix}.enable=True", "its scores are the rewards")
+        return
     work.report.advice.append(
         "the reward model runs as `explorer.auxiliary_models`: a workflow calls it and derives the "
         "reward from its answer"

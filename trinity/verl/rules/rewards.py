@@ -17,6 +17,7 @@ _MANAGERS = ("reward_manager.name", "reward.reward_manager.name", "reward_model.
 """The older name last: veRL takes it where both are given."""
 _PLAIN_MANAGERS = ("naive", "prime", "batch", "gdpo")
 """Managers that score each answer with the row's reward, and differ in how they call it."""
+REWARD_MODELS = ("reward_model", "reward.reward_model")
 _FUNCTIONS = ("custom_reward_function", "reward.custom_reward_function")
 _KWARGS = ("reward.reward_kwargs", "reward_model.reward_kwargs")
 _OVERLONG = (*(f"{name}.overlong_buffer_cfg" for name in _KWARGS), "reward_model.overlong_buffer")
@@ -30,7 +31,9 @@ def convert_rewards(work: Conversion) -> None:
     if put_fork_reward(work, _manager_name(work), is_own=_has_own_function(work)):
         return
     manager = _take_manager(work)
-    if _put_own_function(work):
+    if reward_model_scores(work):
+        _put_model_reward(work)
+    elif _put_own_function(work):
         if manager == "dapo":
             _put_overlong(work, _put_penalty_operator)
         else:
@@ -52,6 +55,30 @@ def _manager_name(work: Conversion) -> str:
 
 def _has_own_function(work: Conversion) -> bool:
     return any(work.settings.peek(f"{section}.path") for section in _FUNCTIONS)
+
+
+def reward_model_scores(work: Conversion) -> str:
+    """Returns the section of a reward model whose scores are the rewards; empty without one.
+
+    veRL calls the user's function where there is one, which may ask the model for texts.
+    """
+    peek = work.settings.peek
+    if peek("distillation.enabled") is True or _has_own_function(work):
+        return ""
+    return next((name for name in REWARD_MODELS if peek(f"{name}.enable") is True), "")
+
+
+def _put_model_reward(work: Conversion) -> None:
+    """Writes the reward model's score as the reward; evaluations keep the rows' own rewards."""
+    section = reward_model_scores(work)
+    work.put(_REWARD_TYPE, "model_reward", f"{section}.enable=True", "veRL trains on its scores")
+    setting = work.settings.take("data.reward_fn_key")
+    column = DATA_SOURCE if setting is None or setting.value is None else setting.value
+    origin = setting or "veRL's default of data.reward_fn_key"
+    for taskset in tasksets_of(work):
+        if "eval_tasksets" in taskset:
+            work.put(f"{taskset}.format.reward_fn_key", column, origin, "rows are graded by it")
+    _report_overlong(work)
 
 
 def _take_manager(work: Conversion) -> str:

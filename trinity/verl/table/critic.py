@@ -113,7 +113,7 @@ ROWS: tuple[KeyRow, ...] = (
     combined_row("reward.reward_model.*", "explorer.auxiliary_models", "as `reward_model.*`"),
     combined_row("reward_model.rollout.name", f"{_AUXILIARY}.engine_type", ""),
     *not_needed_rows(
-        "the reward model is an engine behind an OpenAI-compatible address",
+        "an engine runs the reward model and batches its rows",
         "reward_model.model.use_remove_padding",
         "reward_model.model.fsdp_config.*",
         "reward_model.micro_batch_size_per_gpu",
