@@ -47,11 +47,11 @@ REWARDED_BY_ITSELF = frozenset(
     }
 )
 """Workflows that never call their taskset's reward."""
-_RULERS = {
-    "math_ruler_workflow",
-    "async_math_ruler_workflow",
-    "math_trainable_ruler_workflow",
+_OTHERS = {
+    *("math_ruler_workflow", "async_math_ruler_workflow", "math_trainable_ruler_workflow"),
+    *("openenv", "verifiers"),
 }
+"""Further workflows with their own rewards, of a judge or of an environment."""
 
 
 def model_directory(path: str) -> Path | None:
@@ -134,7 +134,7 @@ def asked_scorer(models: Sequence[AuxiliaryModel], asked: JsonValue) -> int:
 
 def usual_reward(config: Config, workflow: str | None) -> str | None:
     """Returns the reward of tasks for which a file names none: that of its model that scores."""
-    own = WORKFLOWS.builtins.keys() - REWARDED_BY_ITSELF - DISTILLATION_WORKFLOWS - _RULERS
+    own = WORKFLOWS.builtins.keys() - REWARDED_BY_ITSELF - DISTILLATION_WORKFLOWS - _OTHERS
     takes_reward = workflow is None or workflow in own
     scores = any(role_of(model) == "score" for model in config.explorer.auxiliary_models)
     return MODEL_REWARD if takes_reward and scores else None
