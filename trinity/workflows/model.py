@@ -37,8 +37,7 @@ from trinity.workflows.generation import (
 )
 from trinity.workflows.generation import AttemptOver as AttemptOver  # workflows may catch it
 from trinity.workflows.messages import Message, as_mapping, for_template
-from trinity.workflows.model_access import checked_messages, sampling_of
-from trinity.workflows.rating import RatingModel
+from trinity.workflows.model_access import RatingModel, checked_messages, sampling_of
 from trinity.workflows.samples import Transcript, transcript_samples
 
 logger = logging.getLogger(__name__)
