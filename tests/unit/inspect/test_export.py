@@ -47,6 +47,7 @@ NOT_EXPORTED = {
     "tenant": "the same in every row",
     "reward_state": "the column `state` says whether a reward is awaited",
     "reward_revision": "the column `revision`",
+    "turns": "digests, which `trinity lineage --verify` compares",
 }
 COLUMNS = {"eid": "explore_step", "sequence": "tokens", "pair": "rejected"}
 """Fields that become several columns, with one of these."""
