@@ -386,10 +386,10 @@ def or_exit(act: Callable[[], NoReturn]) -> NoReturn:
 
 def _relay_signals(pid: int) -> None:
     for number in _RELAYED:
-        signal.signal(number, lambda received, _: _send(pid, received))
+        signal.signal(number, lambda received, _: send_signal(pid, received))
 
 
-def _send(pid: int, number: int) -> None:
+def send_signal(pid: int, number: int) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, number)
 

@@ -70,7 +70,7 @@ def _stand_outside(spec: dict[str, Any]) -> NoReturn:
     if init == 0:
         os.close(count)
         box.or_exit(lambda: _be_init(spec, users, counted))
-    signal.signal(signal.SIGTERM, lambda *_: os.kill(init, signal.SIGKILL))
+    signal.signal(signal.SIGTERM, lambda *_: box.send_signal(init, signal.SIGKILL))
     total = spec["memory_bytes"] + spec["disk_bytes"]
     cgroup = join_cgroup(init, total, Path("/proc/self/cgroup").read_text())
     os.write(count, b"1" if cgroup else b"0")
