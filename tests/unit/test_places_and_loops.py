@@ -77,7 +77,7 @@ PLACES: dict[str, dict[str, str]] = {
     },
     "file that is made": {
         "trinity/cli/adopt.py": "adopt _write_file",
-        "trinity/cli/config_from_verl.py": "_write_text",
+        "trinity/cli/config_from_verl.py": "_write _write_text",
         "trinity/cli/config_init.py": "write_draft",
         "trinity/cli/first_steps.py": "write_example",
         "trinity/run/exports.py": "write_dataset write_parquet",

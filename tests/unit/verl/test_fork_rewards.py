@@ -146,7 +146,7 @@ def test_other_rewards_are_converted_as_without_a_copy(
 
 
 def test_files_of_verl_are_known_by_their_content(tmp_path: Path) -> None:
-    """The licence's lines and one function: `verl/utils/reward_score/__init__.py` has versions."""
+    """A file with other content is no version; an empty one is everywhere the same."""
     mine = tmp_path / "mine.py"
     mine.write_text("x = 1\n")
     assert not is_verls(mine)
