@@ -94,7 +94,7 @@ async def test_a_harness_of_verifiers_that_asks_elsewhere_or_fails_says_so(
     [
         ({"nonsense": 1}, "verifiers cannot load .*nonsense"),
         ({"agent": {"retries": {"max_retries": 1}}}, "answers of both attempts"),
-        ({"id": "agentic_judge"}, "several agents"),
+        ({"id": "user_sim"}, "several agents"),
     ],
 )
 async def test_what_is_not_trained_is_refused(tmp_path: Path, env: JsonObject, words: str) -> None:

@@ -126,11 +126,15 @@ def _app(path: str) -> Any:
     """Returns the application of a file, or the one in the manifest of a folder."""
     named = "app"
     module = module_of(path)
-    if (manifest := Path(path, MANIFEST)).is_file():
-        where, _, named = str(yaml.safe_load(manifest.read_text())["app"]).partition(":")
+    if Path(path).is_dir():
+        manifest = Path(path, MANIFEST)
+        values = yaml.safe_load(manifest.read_text()) if manifest.is_file() else {}
+        if "app" not in values:
+            raise CannotLoad(
+                f"{path} has no {MANIFEST} with `app`: give the folder of an environment, or a file"
+            )
+        where, _, named = str(values["app"]).partition(":")
         module = f"{module}.{where}"
-    elif Path(path).is_dir():
-        raise CannotLoad(f"{path} has no {MANIFEST}: give the folder of an environment, or a file")
     elif not Path(path).is_absolute():
         raise CannotLoad(
             f"{path} is no file or folder here: clone it, or give the address where it runs, such "

@@ -9,6 +9,7 @@ import importlib.util
 import os
 import sys
 import threading
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +28,14 @@ def main(hub: str, channel_file: str) -> None:
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    code = 1
     try:
         asyncio.run(_Server(module.RequestChannel()).serve(hub))
-    finally:
-        sys.stderr.flush()
-        os._exit(0)  # libraries leave threads behind that would be waited for
+        code = 0
+    except BaseException:  # the edge of the process, whose end it must not outlive
+        traceback.print_exc()
+    sys.stderr.flush()
+    os._exit(code)  # libraries leave threads behind that would be waited for
 
 
 class _Server:
@@ -75,7 +79,7 @@ class _Server:
             answer = {"is_over": True}
         except CannotLoad as error:
             answer = {"raised": "UserError", "text": str(error)}
-        except Exception as error:  # a hub's code may raise anything
+        except (Exception, SystemExit) as error:  # a hub's code may raise anything
             answer = {"raised": "HubFailed", "text": f"{hub}: {shown(error)}"}
         del self._open[number]
         self._channel.write({"reply": number, **answer})

@@ -1,8 +1,9 @@
 """verifiers 0.4: task sets, and episodes as its own environment server plays them."""
 
+import asyncio
 import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import verifiers.v1 as vf
@@ -28,26 +29,22 @@ class VerifiersProgram:
 
     def __init__(self) -> None:
         self._numbers = itertools.count()
+        self._starting = asyncio.Lock()
+        self._serving: Any = None
 
     async def load(self, path: str, arguments: dict[str, Any]) -> None:
-        """Loads the environment and starts its shared servers. Raises: CannotLoad."""
+        """Loads the environment. Raises: CannotLoad."""
         try:
             config = _config(module_of(path), dict(arguments.get("env") or {}))
+            self._roles = agent_config_fields(config)
+            _check_roles(path, self._roles)
+            _check_retries([config, *self._roles.values()])
             self._env = load_environment(config)
         except CannotLoad:
             raise
         except Exception as error:  # a task set's code may raise anything
             raise CannotLoad(f"verifiers cannot load {path}: {shown(error)}") from error
-        self._roles = agent_config_fields(config)
-        _check_retries([config, *self._roles.values()])
-        if len(self._roles) != 1:
-            raise CannotLoad(
-                f"{path} is played by several agents ({', '.join(self._roles)}), and a run trains "
-                "one: give an environment of one agent"
-            )
         self._rows = self._tasks(path, arguments.get("num_tasks"))
-        self._serving = self._env.serving()
-        await self._serving.__aenter__()
 
     async def notes(self) -> list[str]:
         """Returns sentences about the needs of a run: network, logins, programs."""
@@ -58,7 +55,15 @@ class VerifiersProgram:
         return list(itertools.islice(self._rows, count))
 
     async def play(self, row: dict[str, Any], address: str, key: str, model: str) -> dict[str, Any]:
-        """Plays an episode; its model is asked at the address."""
+        """Plays an episode; its model is asked at the address.
+
+        The first one starts the servers that all share, which may want a login.
+        """
+        async with self._starting:
+            if self._serving is None:
+                serving = self._env.serving()
+                await serving.__aenter__()
+                self._serving = serving
         kind = type(self._env.taskset).task_type()
         data = kind.data_type().model_validate(row)
         task = kind(data, self._env.config.taskset.task)
@@ -86,7 +91,8 @@ class VerifiersProgram:
 
     async def close(self) -> None:
         """Ends the shared servers."""
-        await self._serving.__aexit__(None, None, None)
+        if self._serving is not None:
+            await self._serving.__aexit__(None, None, None)
 
     def _tasks(self, path: str, num_tasks: int | None) -> Iterator[dict[str, Any]]:
         tasks = self._env.taskset
@@ -136,6 +142,14 @@ def _config(module: str, env: dict[str, Any]) -> Any:
             local = SubprocessConfig().model_dump()
             env = {**env, name: {"runtime": local, **(env.get(name) or {})}}
     return resolve_env_config({**env, "taskset": taskset})
+
+
+def _check_roles(path: str, roles: Collection[str]) -> None:
+    if len(roles) != 1:
+        raise CannotLoad(
+            f"{path} is played by several agents ({', '.join(roles)}), and a run trains one: give "
+            "an environment of one agent"
+        )
 
 
 def _check_retries(configs: list[Any]) -> None:
