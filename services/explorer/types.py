@@ -13,6 +13,7 @@ from trinity.types import Experience, JsonObject, StageKey
 from trinity.weights.offer import OfferAddress
 
 if TYPE_CHECKING:
+    from services.explorer.openai_api.session import Session
     from trinity.workflows.model import ModelWrapper
     from trinity.workflows.model_access import ApiAccess
 
@@ -118,6 +119,12 @@ class Assignment:
     lease_token: str
     required: WeightsRequirement
     traceparent: str = ""
+    has_turns: bool = False
+    """True if turns of its runs are stored."""
+    numbers_calls: bool = False
+    """True if seeds of calls over the address follow from the call's number."""
+    session_key: bytes = field(default=b"", repr=False)
+    """Key of the addresses of its runs; empty if the buffer keeps no turns."""
 
     def new_task(self) -> JsonObject:
         """Returns a fresh copy of the task's row: a workflow's changes affect no other run."""
@@ -246,8 +253,10 @@ def attempt_result_to_proto(result: AttemptResult) -> experience_pb2.RunResult:
 class AttemptApi(Protocol):
     """Serves the models of attempts at OpenAI-compatible addresses."""
 
-    def register_attempt(self, model: "ModelWrapper") -> "ApiAccess":
-        """Returns an address for one attempt, valid for as long as its model exists."""
+    def register_attempt(
+        self, model: "ModelWrapper", session: "Session | None" = None, *, secret: str = ""
+    ) -> "ApiAccess":
+        """Returns the address of a session, valid for as long as the attempt's model exists."""
         ...
 
     async def stop_api(self) -> None:

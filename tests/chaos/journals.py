@@ -4,6 +4,7 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
+from services.explorer.delivery.outbox import RESULTS_FIELD
 from tests.chaos.folder import FaultsFolder
 from tests.chaos.patching import Function, patch
 from tests.chaos.snapshot import DATA
@@ -20,7 +21,7 @@ def keep_told(folder: FaultsFolder) -> None:
     def wrap(original: Function) -> Function:
         def settle(self: Any, sequence: int, report: Any) -> None:
             held = self._pending.get(sequence)
-            if held is not None:
+            if held is not None and held.field_number == RESULTS_FIELD:
                 folder.log(TOLD, _told(RunResult.FromString(held.body), report))
             original(self, sequence, report)
 

@@ -290,6 +290,7 @@ def set_experience(
     eid = experience.eid
     if not eid.stage:
         raise ValueError("the experience has no EID")
+    set_content(message, experience)
     message.id = experience_id(ref.assignment_id, eid.run, eid.attempt, eid.step, eid.suffix)
     message.eid.CopyFrom(eid_to_proto(eid))
     message.tenant = ref.tenant
@@ -297,6 +298,13 @@ def set_experience(
     message.assignment_id = ref.assignment_id
     message.taskset = ref.taskset
     message.task_index = ref.task_index
+
+
+def set_content(message: experience_pb2.Experience, experience: Experience) -> None:
+    """Fills everything but the place of a sample.
+
+    Raises: ValueError when the sample contradicts itself.
+    """
     if experience.reward is not None:
         message.reward = experience.reward
     message.reward_parts.update(experience.reward_parts)

@@ -9,7 +9,7 @@ import shlex
 import shutil
 import signal
 import tempfile
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
@@ -21,10 +21,10 @@ from trinity.plugins import plugin_dirs_from_environment
 from trinity.runtime.process.child_process import OWN_IDENTITY
 from trinity.runtime.process.sandbox import Sandbox, SandboxSpec, open_sandbox
 from trinity.types import Experience, JsonValue
+from trinity.workflows.answers import close_session
 from trinity.workflows.arguments import Arguments
 from trinity.workflows.sandbox_tools import sandbox_spec
 from trinity.workflows.simple_workflow import SimpleWorkflow
-from trinity.workflows.turns import merge_turns
 
 AGENT = "agent"
 """The workflow's name."""
@@ -39,6 +39,7 @@ DRAIN_SECONDS = 1.0
 SAME_VARIABLES = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "VIRTUAL_ENV")
 """Variables that an agent shares with the explorer, whose other ones may be secrets."""
 PROMPT = "{prompt}"
+Redact = Callable[[str], str]
 
 
 class AgentWorkflow(SimpleWorkflow):
@@ -73,7 +74,7 @@ class AgentWorkflow(SimpleWorkflow):
     known_args: ClassVar[frozenset[str] | None] = frozenset(usual_args)
 
     async def run_async(self) -> list[Experience]:
-        """Returns a sample for each sequence of calls that continue one another.
+        """Returns a sample for each path of calls that continue one another.
 
         Raises: UserError for arguments that are not right or an agent that asked nothing,
             AgentFailed for one that ended otherwise than by itself.
@@ -87,30 +88,32 @@ class AgentWorkflow(SimpleWorkflow):
             raise UserError(f"{self._where}.command is missing: give the command of the agent")
         self.model.max_answers = arguments.positive_int("max_calls")
         environment = self._environment(arguments)
-        async with _opened(sandbox and replace(sandbox, readable=tuple(shown))) as place:
+        redact = self.model.api_access.redacted
+        async with _opened(sandbox and replace(sandbox, readable=tuple(shown)), redact) as place:
             row = {k: v for k, v in self.task.raw_task.items() if k != self._truth_key}
             await place.write("task.json", json.dumps(row, default=str).encode())
             said = await place.finish(command, environment)
-            turns = self.model.extract_experience_from_history()
+            turns = self.model.session_turns
             if not turns:
                 raise UserError(
                     f"the agent {_shown(command)} asked the model nothing: let it ask at "
                     f"OPENAI_BASE_URL or ANTHROPIC_BASE_URL{_quoted(said)}"
                 )
-            samples = merge_turns(turns)
+            closed = close_session(turns)
             if judge:
                 row = self.task.raw_task
                 await place.write("row.json", json.dumps(row, default=str).encode())
                 reward = _number(judge, await place.finish(judge, environment))
                 parts, numbers = {"reward_command": reward}, dict[str, float]()
             else:
-                await self._score(turns[-1], self._reward())
-                parts, numbers = turns[-1].reward_parts, turns[-1].metrics
-        for sample in samples:
+                await self._score(closed.last, self._reward())
+                parts, numbers = closed.last.reward_parts, closed.last.metrics
+        counts = {"agent_calls": len(turns), "agent_pruned_calls": closed.num_pruned}
+        for sample in closed.samples:
             sample.reward_parts = dict(parts)
             sample.reward = sum(parts.values())
-            sample.metrics |= {**numbers, "agent_calls": float(len(turns))}
-        return samples
+            sample.metrics |= {**numbers, **{name: float(n) for name, n in counts.items()}}
+        return closed.samples
 
     @property
     def _where(self) -> str:
@@ -175,22 +178,23 @@ class AgentFailed(RuntimeError):
 class _Folder:
     """An empty folder of this machine, in which commands have the explorer's rights."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, redact: Redact) -> None:
+        self._path, self._redact = path, redact
 
     async def write(self, name: str, content: bytes) -> None:
         (self._path / name).write_bytes(content)
 
     async def finish(self, command: Sequence[str], environment: Mapping[str, str]) -> str:
         same = {name: os.environ[name] for name in SAME_VARIABLES if name in os.environ}
-        return await _finished(command, self._path, {**same, **environment})
+        code, said = await _finished(command, self._path, {**same, **environment})
+        return _said(command, code, self._redact(said.decode(errors="replace").strip()))
 
 
 class _SandboxFolder:
     """The folder of a sandbox."""
 
-    def __init__(self, sandbox: Sandbox) -> None:
-        self._sandbox, self.write = sandbox, sandbox.write
+    def __init__(self, sandbox: Sandbox, redact: Redact) -> None:
+        self._sandbox, self.write, self._redact = sandbox, sandbox.write, redact
 
     async def finish(self, command: Sequence[str], environment: Mapping[str, str]) -> str:
         outcome = await self._sandbox.run(
@@ -200,25 +204,31 @@ class _SandboxFolder:
             max_bytes=KEPT_BYTES,
             ends_others=True,
         )
-        return _said(command, outcome.code, outcome.output)
+        text = self._redact(outcome.output.decode(errors="replace").strip())
+        return _said(command, outcome.code, text)
 
 
 @contextlib.asynccontextmanager
-async def _opened(sandbox: SandboxSpec | None) -> AsyncIterator[_Folder | _SandboxFolder]:
+async def _opened(
+    sandbox: SandboxSpec | None, redact: Redact
+) -> AsyncIterator[_Folder | _SandboxFolder]:
+    """Yields the place of a run; what its commands print has no secrets of the run."""
     if sandbox is None:
         with tempfile.TemporaryDirectory(prefix="trinity-agent-") as name:
-            yield _Folder(Path(name))
+            yield _Folder(Path(name), redact)
     else:
         async with open_sandbox(sandbox) as made:
-            yield _SandboxFolder(made)
+            yield _SandboxFolder(made, redact)
 
 
-async def _finished(command: Sequence[str], folder: Path, environment: Mapping[str, str]) -> str:
-    """Runs a command to its end; returns the end of its output.
+async def _finished(
+    command: Sequence[str], folder: Path, environment: Mapping[str, str]
+) -> tuple[int, bytes]:
+    """Runs a command to its end; returns its exit code and the end of its output.
 
     The processes that it has started end with it, and it ends with the explorer.
 
-    Raises: UserError if it cannot be started, AgentFailed unless it exits with 0.
+    Raises: UserError if it cannot be started.
     """
     program = shutil.which(command[0], path=environment.get("PATH"))
     if program is None:
@@ -244,12 +254,11 @@ async def _finished(command: Sequence[str], folder: Path, environment: Mapping[s
         await asyncio.wait([reading], timeout=DRAIN_SECONDS)
         reading.cancel()
         await process.wait()
-    return _said(command, code, bytes(said))
+    return code, bytes(said)
 
 
-def _said(command: Sequence[str], code: int, said: bytes) -> str:
-    """Returns the end of a command's output. Raises: AgentFailed unless it exited with 0."""
-    text = said.decode(errors="replace").strip()
+def _said(command: Sequence[str], code: int, text: str) -> str:
+    """Returns what a command printed last. Raises: AgentFailed unless it exited with 0."""
     if code:
         how = f"with {code}" if code > 0 else f"by {signal.Signals(-code).name}"
         raise AgentFailed(f"{_shown(command)} ended {how}{_quoted(text)}")

@@ -8,24 +8,40 @@ has the same content. Re-added stop strings, stripped reasoning, parsed tool cal
 beginning of the answer are recognised. If the messages before it were edited since, answers are
 matched by text alone, except those to a prompt that the transcript still has: they belong to
 another message.
+
+Calls over the address of a run make a tree: each answer is a turn, which goes on from another.
+
+    tree = TurnTree()
+    parent, num_messages = tree.parent_of_chat(messages)   # the turn whose answer the chat goes on
+    tree.add(turn)
+    closed = close_session(turns)                          # the samples of a session
+
+A chat goes on from the turn whose messages and answer it begins with. Messages are compared without
+thoughts and without the ids of calls, which clients drop or rename. Turns with the same parent and
+prompt are told apart by their ordinal. All of this follows from the requests, not from the clock.
 """
 
+import hashlib
 import json
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
-from trinity.types import Experience
+import numpy as np
+
+from trinity.types import Experience, JsonValue, SamplingParams
 from trinity.workflows.messages import (
+    Message,
     as_mapping,
     content_of,
     names_of_calls,
     role_of,
     values_of_calls,
 )
-from trinity.workflows.turns import lcs_pairs
+from trinity.workflows.turns import lcs_pairs, merge_turns
 
 _END_MARK = re.compile(r"(?:<\|\w+\|>|</s>|<end_of_turn>)\s*$")
 """End token that a tokenizer may write after an answer."""
@@ -39,6 +55,10 @@ WasAsked = Callable[[Sequence[Any], Experience], bool]
 ASSISTANT = "assistant"
 END_OF_THOUGHTS = "</think>"
 THOUGHTS = ("reasoning_content", "reasoning")
+ROOT = b""
+"""The place before all turns."""
+QUOTED_CHARACTERS = 20
+"""A shorter line of an answer may be in another prompt by chance."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,3 +203,185 @@ def _tells_arguments(message: Any, answered: str) -> bool:
 def _escaped(value: str) -> str:
     """Returns a text as JSON writes it where all characters are ASCII."""
     return json.dumps(value)[1:-1]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TurnNode:
+    """One answer of the model, with its request."""
+
+    id: str
+    parent: "TurnNode | None"
+    prompt_sha256: bytes
+    """Digest of the prompt's tokens and the sampling."""
+    ordinal: int
+    """Counts the turns with the same parent and prompt, from 0."""
+    answer: Experience
+    messages: Sequence[Message] = ()
+    """The messages after the parent's answer; none if the prompt was not a chat."""
+    messages_sha256: bytes = ROOT
+    """Digest of all messages of the prompt."""
+    told: JsonValue = None
+    """The message that the client got, with its finish reason."""
+    place: bytes = field(init=False)
+    """Digest of the way from the root: the same in every experiment with the same prompts."""
+
+    def __post_init__(self) -> None:
+        place = place_of(place_in(self.parent), self.prompt_sha256, self.ordinal)
+        object.__setattr__(self, "place", place)
+
+
+def place_in(turn: TurnNode | None) -> bytes:
+    """Returns the place of a turn, or that before all turns."""
+    return ROOT if turn is None else turn.place
+
+
+def place_of(parent: bytes, prompt_sha256: bytes, ordinal: int) -> bytes:
+    """Returns the digest of a place after that of the parent."""
+    return hashlib.sha256(parent + prompt_sha256 + ordinal.to_bytes(4, "big")).digest()
+
+
+def prompt_digest(token_ids: Sequence[int], sampling: SamplingParams) -> bytes:
+    """Returns the digest of a prompt and of the sampling, apart from the seed."""
+    told = json.dumps(asdict(replace(sampling, seed=0)), sort_keys=True).encode()
+    return hashlib.sha256(np.array(token_ids, dtype="<i4").tobytes() + told).digest()
+
+
+def message_digests(messages: Sequence[Message]) -> list[bytes]:
+    """Returns the digests of no message, of the first one, of the first two, and so on."""
+    digests = [ROOT]
+    for message in messages:
+        digests.append(hashlib.sha256(digests[-1] + _normalised(message)).digest())
+    return digests
+
+
+def _normalised(message: Message) -> bytes:
+    calls = message.get("tool_calls")
+    listed = calls if isinstance(calls, list) else []
+    functions = [call.get("function") for call in listed if isinstance(call, dict)]
+    told = [
+        [function.get("name"), function.get("arguments")]
+        for function in functions
+        if isinstance(function, dict)
+    ]
+    plain = [message["role"], content_of(message).strip(), told]
+    return json.dumps(plain, sort_keys=True).encode()
+
+
+@dataclass(slots=True)
+class TurnTree:
+    """The turns of one session that are stored."""
+
+    turns: dict[str, TurnNode] = field(default_factory=dict)
+    """By id; parents precede their children."""
+    _asked: defaultdict[bytes, list[TurnNode]] = field(default_factory=lambda: defaultdict(list))
+    """Turns by their messages."""
+
+    def add(self, turn: TurnNode) -> None:
+        """Adds a turn whose parent is in the tree."""
+        self.turns[turn.id] = turn
+        if turn.messages_sha256:
+            self._asked[turn.messages_sha256].append(turn)
+
+    def parent_of_chat(self, messages: Sequence[Message]) -> tuple[TurnNode | None, int]:
+        """Returns the turn that a chat goes on from, and the number of messages up to its answer.
+
+        Of several equal answers to the same prompt it is the first by its place.
+        """
+        digests = message_digests(messages)
+        for index in range(len(messages) - 1, 0, -1):
+            if messages[index]["role"] != ASSISTANT:
+                continue
+            asked = self._asked.get(digests[index], [])
+            found = [turn for turn in asked if says_answer(messages[index], turn.answer)]
+            if found:
+                return min(found, key=_order), index + 1
+        return None, 0
+
+    def parent_of_tokens(self, token_ids: Sequence[int]) -> TurnNode | None:
+        """Returns the turn with the most tokens that a prompt begins with."""
+        tokens_P = np.array(token_ids, dtype=np.int32)
+        found = [turn for turn in self.turns.values() if _begins(tokens_P, turn)]
+        longest = max((len(turn.answer.sequence.tokens) for turn in found), default=0)
+        same = [turn for turn in found if len(turn.answer.sequence.tokens) == longest]
+        return min(same, key=_order, default=None)
+
+
+def _order(turn: TurnNode) -> tuple[bytes, bytes, int]:
+    return place_in(turn.parent), turn.prompt_sha256, turn.ordinal
+
+
+def _begins(tokens_P: "np.ndarray[tuple[int, ...], np.dtype[np.int32]]", turn: TurnNode) -> bool:
+    tokens_L = turn.answer.sequence.tokens
+    return len(tokens_L) <= len(tokens_P) and np.array_equal(tokens_L, tokens_P[: len(tokens_L)])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClosedSession:
+    """The samples of a session, without rewards."""
+
+    samples: list[Experience]
+    num_pruned: int
+    """Housekeeping calls, which are in no sample."""
+    last: Experience
+    """The answer to the last call that is not pruned."""
+
+
+def close_session(turns: Sequence[TurnNode]) -> ClosedSession:
+    """Returns the samples of turns, which are given in the order of their calls.
+
+    The tree is walked along paths from its roots to its leaves, in the order of prompts and
+    ordinals. Each turn is trained in the first path that holds it; the further ones begin behind
+    it, with all before as their prompt. Turns that continue one another are merged.
+    """
+    pruned = _housekeeping(turns)
+    kept = [turn for turn in turns if turn.id not in pruned]
+    samples = [
+        sample for path in _paths(kept) for sample in merge_turns([turn.answer for turn in path])
+    ]
+    return ClosedSession(samples=samples, num_pruned=len(pruned), last=kept[-1].answer)
+
+
+def _paths(turns: Sequence[TurnNode]) -> Iterator[list[TurnNode]]:
+    """Yields each turn once: a path goes on with the first child, others begin with the rest."""
+    known = {turn.id for turn in turns}
+    children = defaultdict[str, list[TurnNode]](list)
+    for turn in sorted(turns, key=_order, reverse=True):
+        is_root = turn.parent is None or turn.parent.id not in known
+        children["" if is_root or turn.parent is None else turn.parent.id].append(turn)
+    waiting = children[""]
+    while waiting:
+        path = [waiting.pop()]
+        while following := children.get(path[-1].id):
+            waiting += following[:-1]
+            path.append(following[-1])
+        yield path
+
+
+def _housekeeping(turns: Sequence[TurnNode]) -> set[str]:
+    """Returns the calls that agents make for themselves, such as for a title.
+
+    Each is a chat of a single call without tools, next to a longer chat that offers tools, and no
+    other prompt has its answer.
+    """
+    trees = defaultdict[str, list[TurnNode]](list)
+    for turn in turns:
+        trees[_root_of(turn).id].append(turn)
+    chats = list(trees.values())
+    if not any(len(chat) > 1 and chat[0].answer.tools_sha256 for chat in chats):
+        return set()
+    alone = [chat[0] for chat in chats if len(chat) == 1 and not chat[0].answer.tools_sha256]
+    return {turn.id for turn in alone if not _is_quoted(turn, turns)}
+
+
+def _root_of(turn: TurnNode) -> TurnNode:
+    while turn.parent is not None:
+        turn = turn.parent
+    return turn
+
+
+def _is_quoted(turn: TurnNode, turns: Sequence[TurnNode]) -> bool:
+    text = turn.answer.response_text.strip()
+    lines = [line.strip() for line in text.splitlines()]
+    told = [text, *(line for line in lines if len(line) >= QUOTED_CHARACTERS)]
+    others = [other.answer.prompt_text for other in turns if other is not turn]
+    return any(part and part in prompt for part in told for prompt in others)

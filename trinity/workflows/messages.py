@@ -1,8 +1,8 @@
 """Chat messages, and the forms that chat templates take of them."""
 
 import json
-from collections.abc import Mapping
-from typing import Any, NotRequired, TypedDict
+from collections.abc import Mapping, Sequence
+from typing import Any, NotRequired, TypedDict, cast
 
 from trinity.errors import UserError
 from trinity.runtime.json_values import JsonValue
@@ -35,6 +35,11 @@ def as_mapping(message: Any) -> Mapping[str, Any]:
     if not calls or (isinstance(calls, list) and all(isinstance(call, dict) for call in calls)):
         return plain
     return {**plain, "tool_calls": _calls_of(plain)}
+
+
+def as_mappings(messages: Sequence[Any]) -> list[Message]:
+    """Returns messages as dictionaries, of which objects of clients are made some."""
+    return cast(list[Message], [as_mapping(message) for message in messages])
 
 
 def role_of(message: Any) -> str:

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from trinity.errors import UserError
 from trinity.runtime.telemetry import tracing
 from trinity.runtime.tensors import tensor_of
 from trinity.types import Experience, FloatArray, JsonObject, SamplingParams
+from trinity.workflows.answers import TurnNode
 from trinity.workflows.experience_builder import (
     CallHistory,
     ExperienceBuilder,
@@ -36,7 +37,7 @@ from trinity.workflows.generation import (
     trace_generation,
 )
 from trinity.workflows.generation import AttemptOver as AttemptOver  # workflows may catch it
-from trinity.workflows.messages import Message, as_mapping, for_template
+from trinity.workflows.messages import as_mappings
 from trinity.workflows.model_access import RatingModel, checked_messages, sampling_of
 from trinity.workflows.samples import Transcript, transcript_samples
 
@@ -107,6 +108,7 @@ class ModelWrapper(RatingModel):
         self._calls = AttemptCalls()
         self._span_context = tracing.current()
         self._history = CallHistory() if keeps_history else None
+        self._turns: dict[int, TurnNode] = {}
         self._ratio_warnings = ratio_warnings
         self._name = auxiliary_name
         self._model_path = model_path
@@ -216,7 +218,7 @@ class ModelWrapper(RatingModel):
         self, messages: Sequence[Any], tools: Sequence[JsonObject], options: "CallOptions"
     ) -> list[Experience]:
         """Answers a chat, on the loop of the model."""
-        prompt = self._tokenizer.encode_chat(_as_mappings(messages), tools)
+        prompt = self._tokenizer.encode_chat(as_mappings(messages), tools)
         answers = await self._sample(prompt, options)
         if tools:
             sha256 = _tools_hash(tools)
@@ -234,31 +236,6 @@ class ModelWrapper(RatingModel):
             *(self._sample(prompt, options, i * options.n) for i, prompt in enumerate(encoded))
         )
         return [experience for group in samples for experience in group]
-
-    def was_asked(self, messages: Sequence[Message], answer: Experience) -> bool:
-        """Returns true if an answer is the answer to exactly these messages, with its call's tools.
-
-        Messages are compared as tokens, as they are and as the API passes them on.
-        """
-        sequence = answer.sequence
-        prompt = sequence.tokens[: sequence.prompt_length].tolist()
-        return self.encodes_to(messages, prompt, answer.tools_sha256)
-
-    def encodes_to(
-        self, messages: Sequence[Message], prompt: list[int], tools_sha256: bytes
-    ) -> bool:
-        """Returns true if a chat, with tools of an earlier call, is this prompt."""
-        tools = self._tools.get(tools_sha256, ())
-        given = _as_mappings(messages)
-        plain = [for_template(message) for message in given]
-        for asked in (given, plain) if plain != given else (plain,):
-            try:
-                encoded = self._tokenizer.encode_chat(asked, tools).token_ids if asked else []
-            except UserError:  # the chat template does not take them
-                continue
-            if encoded == prompt:
-                return True
-        return False
 
     async def score_async(self, tokens: Sequence[int], *, num_likeliest: int = 0) -> Scores:
         """Scores each of the tokens but the first, after those before it.
@@ -301,6 +278,11 @@ class ModelWrapper(RatingModel):
             )
         return self._history.collect(clear=clear_history)
 
+    @property
+    def session_turns(self) -> list[TurnNode]:
+        """The answers to all calls of this attempt over its address, in the order of the calls."""
+        return [self._turns[number] for number in sorted(self._turns)]
+
     async def clean_workflow_state(self) -> None:
         """Forgets the state and the history."""
         self._state.clear()
@@ -314,21 +296,36 @@ class ModelWrapper(RatingModel):
         self, prompt: Prompt, options: "CallOptions", begin: int = 0
     ) -> list[Experience]:
         """Answers a prompt; `begin` is the number of answers to earlier prompts of the call."""
+        merged, numbers = self._begin_call(options)
+        calls = [replace(merged, seed=self._seed_of_call(number)) for number in numbers]
+        answers = await self._draw(prompt, calls, options, begin)
+        self._record(numbers, answers)
+        return answers
+
+    def _begin_call(self, options: "CallOptions") -> tuple[SamplingParams, list[int]]:
+        """Checks a call; returns its sampling and the numbers of its answers.
+
+        Call it before any await, so that calls are numbered in the order in which they are made.
+        """
         self._calls.require_open()
-        overrides, limit = options.sampling, self._limits.max_prompt_tokens
-        merged = apply_overrides(self._sampling, overrides)
+        merged = apply_overrides(self._sampling, options.sampling)
         if self._ratio_warnings is not None:
-            self._ratio_warnings.check(overrides)
-        # Before any await, so that calls are numbered in the order in which they are made.
+            self._ratio_warnings.check(options.sampling)
         numbers = list(itertools.islice(self._numbers, options.n))
         if self.max_answers is not None and numbers[-1] >= self.max_answers:
             raise UserError(f"the model has given this run all of its {self.max_answers} answers")
-        calls = [replace(merged, seed=self._seed_of_call(number)) for number in numbers]
+        return merged, numbers
+
+    async def _draw(
+        self, prompt: Prompt, calls: Sequence[SamplingParams], options: "CallOptions", begin: int
+    ) -> list[Experience]:
+        """Generates an answer for each of these parameters."""
+        overrides, limit = options.sampling, self._limits.max_prompt_tokens
         if len(prompt.token_ids) > overrides.get("max_prompt_tokens", limit):
             answers = [self._builder.from_long_prompt(prompt, sampling) for sampling in calls]
         else:
             least = overrides.get("min_tokens", self._limits.min_tokens)
-            listeners = [options.listener(begin + index) for index in range(options.n)]
+            listeners = [options.listener(begin + index) for index in range(len(calls))]
             answers = await asyncio.gather(
                 *(
                     self._sample_one(prompt, sampling, least, on_delta)
@@ -337,9 +334,11 @@ class ModelWrapper(RatingModel):
             )
         for answer in answers:
             answer.origin = answer.copied()
+        return list(answers)
+
+    def _record(self, numbers: Sequence[int], answers: Sequence[Experience]) -> None:
         if self._history is not None:
             self._history.record(zip(numbers, answers, strict=True))
-        return answers
 
     async def _sample_one(
         self, prompt: Prompt, sampling: SamplingParams, min_tokens: int, on_delta: OnDelta | None
@@ -387,11 +386,6 @@ def _set_tools(answer: Experience, sha256: bytes) -> None:
     for made in (answer, answer.origin):
         if made is not None:
             made.tools_sha256 = sha256
-
-
-def _as_mappings(messages: Sequence[Message]) -> list[Message]:
-    """Returns messages as dictionaries, of which objects of clients are made some."""
-    return cast(list[Message], [as_mapping(message) for message in messages])
 
 
 def _tools_hash(tools: Sequence[JsonObject]) -> bytes:

@@ -1,13 +1,14 @@
 """The part of a model that writes no answers: its address, clients, settings, tokenizer, scores."""
 
 import itertools
+import uuid
 from collections.abc import Awaitable, Coroutine, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 from trinity.errors import UserError
 from trinity.plugins import get_logger
-from trinity.types import SamplingParams
+from trinity.types import Experience, JsonObject, SamplingParams
 from trinity.workflows.experience_builder import SamplingOverrides
 from trinity.workflows.generation import (
     AttemptCalls,
@@ -21,7 +22,7 @@ from trinity.workflows.generation import (
 from trinity.workflows.generation import (
     Generator as Engine,
 )
-from trinity.workflows.messages import Message, as_mapping
+from trinity.workflows.messages import Message, as_mappings, for_template
 
 if TYPE_CHECKING:
     import openai
@@ -41,6 +42,11 @@ class ApiAccess:
     """Begins with http:// and ends with /v1."""
     key: str
     model_path: str
+
+    def redacted(self, text: str) -> str:
+        """Returns a text without the key and the secret part of the address."""
+        secret = self.address.removesuffix("/v1").rpartition("/")[2]
+        return text.replace(secret, "***").replace(self.key, "***")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +127,7 @@ class ModelAccess:
     _version: int
     _incarnation: int
     _state: dict[str, Any]
+    _tools: dict[bytes, tuple[JsonObject, ...]]
 
     def enable_api(self, access: ApiAccess) -> None:
         """Makes the model available over HTTP too."""
@@ -269,6 +276,36 @@ class ModelAccess:
             raise UserError("a prompt has no tokens: give at least one")
         return encoded
 
+    @property
+    def answer_id(self) -> str:
+        """A name for the answers to one request, in hexadecimal digits."""
+        return uuid.uuid4().hex
+
+    def was_asked(self, messages: Sequence[Message], answer: Experience) -> bool:
+        """Returns true if an answer is the answer to exactly these messages, with its call's tools.
+
+        Messages are compared as tokens, as they are and as the API passes them on.
+        """
+        sequence = answer.sequence
+        prompt = sequence.tokens[: sequence.prompt_length].tolist()
+        return self.encodes_to(messages, prompt, answer.tools_sha256)
+
+    def encodes_to(
+        self, messages: Sequence[Message], prompt: list[int], tools_sha256: bytes
+    ) -> bool:
+        """Returns true if a chat, with tools of an earlier call, is this prompt."""
+        tools = self._tools.get(tools_sha256, ())
+        given = as_mappings(messages)
+        plain = [for_template(message) for message in given]
+        for asked in (given, plain) if plain != given else (plain,):
+            try:
+                encoded = self._tokenizer.encode_chat(asked, tools).token_ids if asked else []
+            except UserError:  # the chat template does not take them
+                continue
+            if encoded == prompt:
+                return True
+        return False
+
     def text_of(self, tokens: Sequence[int]) -> str:
         """Decodes tokens with the model's tokenizer, without special tokens."""
         return self._tokenizer.decode([int(token) for token in tokens])
@@ -317,7 +354,7 @@ class RatingModel(ModelAccess):
 
         It is the logit of a model with one label, else the probability of one of several labels.
         """
-        [logits] = await self.rate_chat(RatedChat(messages=_as_mappings(messages)))
+        [logits] = await self.rate_chat(RatedChat(messages=as_mappings(messages)))
         return as_score(logits, label)
 
     async def rate_steps(
@@ -327,7 +364,7 @@ class RatingModel(ModelAccess):
         parts = [f"{step}{tag}" for step in steps]
         answer = Message(role="assistant", content="".join(parts))
         ends = list(itertools.accumulate(map(len, parts)))
-        chat = RatedChat(messages=[*_as_mappings(messages), answer], step_ends=ends)
+        chat = RatedChat(messages=[*as_mappings(messages), answer], step_ends=ends)
         return [as_score(logits, label) for logits in await self.rate_chat(chat)]
 
     async def rate_chat(self, chat: RatedChat) -> list[list[float]]:
@@ -373,7 +410,3 @@ def checked_messages(messages: object) -> Sequence[Any]:
         )
     given: Any = messages
     return list(given)
-
-
-def _as_mappings(messages: Sequence[Any]) -> list[Message]:
-    return cast(list[Message], [as_mapping(message) for message in messages])

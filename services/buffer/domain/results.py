@@ -95,6 +95,7 @@ class AssignmentView:
     position: int
     required_version: int
     runs: dict[int, RunProgress]
+    lease_token: str | None = None
 
     @property
     def num_open_runs(self) -> int:

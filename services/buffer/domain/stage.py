@@ -1,7 +1,7 @@
 """A stage and the states of the rows that belong to it."""
 
 from bisect import bisect_left
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
 
@@ -166,6 +166,8 @@ class Stage:
     """True while explorers wait for newer weights."""
     num_unfilled: int = 0
     """Planned train steps that do not exist, because the rows of explore steps filled fewer."""
+    session_key: bytes | None = field(default=None, repr=False)
+    """Key of the HMAC that makes addresses of sessions; None if release 0.1 opened it."""
 
     @property
     def samples_key(self) -> StageKey:

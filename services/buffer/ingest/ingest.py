@@ -17,6 +17,7 @@ from nats.js.errors import Error as JetStreamError
 from services.buffer.domain.results import CommitDecision, Result
 from services.buffer.domain.stage import CommitStatus
 from services.buffer.domain.tasks import sanitize_text
+from services.buffer.domain.turns import ReceivedTurn, TurnDecision
 from services.buffer.ingest.stream import ACK_SECONDS, RunStream
 from services.buffer.ingest.wire import (
     MAX_REASON_LENGTH,
@@ -96,15 +97,17 @@ def _wait_name(key: StageKey) -> str:
     return f"results/{key.tenant}/{key.experiment_id}/{key.stage}"
 
 
-def rejections(refused: Iterable[Result | InvalidResult], reason: str = "") -> list[CommitReport]:
-    """Returns a rejection report for each result, with the reason if one is given."""
+def rejections(
+    refused: Iterable[Result | ReceivedTurn | InvalidResult], reason: str = ""
+) -> list[CommitReport]:
+    """Returns a rejection report for each result or turn, with the reason if one is given."""
     rejected = CommitStatus.REJECTED
     return [
         CommitReport(
             producer=own.producer,
             sequence=own.sequence,
             status=rejected,
-            reason=reason or own.reason,
+            reason=own.reason if isinstance(own, InvalidResult) and not reason else reason,
         )
         for own in refused
     ]
@@ -126,7 +129,9 @@ class DecodedMessage:
     @property
     def is_refused(self) -> bool:
         """True if it contains no valid result: it is kept as a dead letter."""
-        return bool(self.error or (self.batch and self.batch.invalid and not self.batch.results))
+        if self.batch is None:
+            return bool(self.error)
+        return bool(self.batch.invalid) and not (self.batch.results or self.batch.turns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -283,8 +288,9 @@ class Ingest:
             letter = DeadLetter(subject=opened.subject, reason=reason, body=opened.dead_letter_body)
             await insert_dead_letters(connection, [letter])
             if batch := opened.batch:
-                refused: list[Result | InvalidResult] = [*batch.results, *batch.invalid]
-                await insert_reports(connection, rejections(refused, reason))
+                parts = (batch.results, batch.turns, batch.invalid)
+                refused = [own for part in parts for own in rejections(part, reason)]
+                await insert_reports(connection, refused)
 
     async def _write_results(
         self, opened: Sequence[DecodedMessage], *, is_alone: bool
@@ -299,6 +305,7 @@ class Ingest:
         self, connection: Connection, opened: Sequence[DecodedMessage], *, is_alone: bool
     ) -> StoredMessages:
         results: list[Result] = []
+        turns: list[ReceivedTurn] = []
         reports: list[CommitReport] = []
         letters: list[DeadLetter] = []
         contents = [await _with_content(connection, message) for message in opened]
@@ -311,13 +318,17 @@ class Ingest:
                 )
             if content.batch is not None:
                 results += content.batch.results
+                turns += content.batch.turns
                 reports += rejections(content.batch.invalid)
                 letters += [
                     DeadLetter(subject=content.subject, **columns_of(refused))
                     for refused in content.batch.invalid
                 ]
-        decisions = await self.result_writer.write_results(connection, results, is_alone=is_alone)
-        for decision in decisions:
+        written = await self.result_writer.write_results(
+            connection, results, turns, is_alone=is_alone
+        )
+        reports += [_report_of(decision) for decision in written.turns]
+        for decision in written.results:
             result = decision.result
             sender: dict[str, Any] = {
                 "producer": result.producer,
@@ -330,7 +341,17 @@ class Ingest:
                 letters.append(DeadLetter(**sender, subject=subject_of(result.key), body=body))
         await insert_dead_letters(connection, letters)
         await insert_reports(connection, reports)
-        return StoredMessages(contents=contents, decisions=decisions, letters=letters)
+        return StoredMessages(contents=contents, decisions=written.results, letters=letters)
+
+
+def _report_of(decision: TurnDecision) -> CommitReport:
+    """Returns the report on a turn; a refused one is no dead letter: its run goes on elsewhere."""
+    return CommitReport(
+        producer=decision.turn.producer,
+        sequence=decision.turn.sequence,
+        status=CommitStatus.REJECTED if decision.reason else CommitStatus.COMMITTED,
+        reason=decision.reason,
+    )
 
 
 async def _settle(message: Msg, refused: Sequence[Msg]) -> None:

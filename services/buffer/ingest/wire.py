@@ -11,11 +11,13 @@ from google.protobuf.message import DecodeError
 
 from services.buffer.domain.results import ReceivedSample, Result
 from services.buffer.domain.tasks import SampleText, sanitize_text
+from services.buffer.domain.turns import ReceivedTurn
 from trinity.api.v1 import experience_pb2 as pb
 from trinity.data.codec import finish_reason_of
 from trinity.data.codec_checks import check_experience_message, checked_turn_digests
 from trinity.errors import InvalidRequest
 from trinity.runtime.rpc.bounds import check_bounds
+from trinity.runtime.session_ids import session_id, turn_id
 from trinity.runtime.subjects import runs_subject
 from trinity.runtime.uuids import CANONICAL_UUID
 from trinity.types import StageKey, experience_id
@@ -100,7 +102,7 @@ class Unparsable(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InvalidResult:
-    """A result that contradicts itself."""
+    """A result or a turn that contradicts itself."""
 
     producer: str
     sequence: int
@@ -113,6 +115,7 @@ class DecodedBatch:
     """A decoded message."""
 
     results: tuple[Result, ...]
+    turns: tuple[ReceivedTurn, ...]
     invalid: tuple[InvalidResult, ...]
     blob_sha256: bytes
     """Hash of the blob with the results, if they were too large for the message."""
@@ -144,41 +147,53 @@ def decode_batch(subject: str, body: bytes) -> DecodedBatch:
     except ValueError as error:
         raise Unparsable("its producer is not a UUID") from error
     _check_form(message)
-    results, refused = [], []
-    for result in message.results:
+    results: list[Result] = []
+    turns: list[ReceivedTurn] = []
+    refused: list[InvalidResult] = []
+    parts: list[pb.RunResult | pb.SessionTurn] = [*message.results, *message.turns]
+    for part in parts:
         try:
-            _check_bounds(result)
-            results.append(_read_result(subject, producer, result))
+            _check_bounds(part)
+            if isinstance(part, pb.RunResult):
+                results.append(_read_result(subject, producer, part))
+            else:
+                turns.append(_read_turn(subject, producer, part))
         except ValueError as error:
-            refused.append(_invalid(producer, result, error))
+            refused.append(_invalid(producer, part, error))
     return DecodedBatch(
-        results=tuple(results), invalid=tuple(refused), blob_sha256=message.blob_sha256
+        results=tuple(results),
+        turns=tuple(turns),
+        invalid=tuple(refused),
+        blob_sha256=message.blob_sha256,
     )
 
 
-def _check_bounds(result: pb.RunResult) -> None:
-    """Checks a result by the same table as the requests over gRPC."""
+def _check_bounds(part: pb.RunResult | pb.SessionTurn) -> None:
+    """Checks a result or turn by the same table as the requests over gRPC."""
     try:
-        check_bounds(result)
+        check_bounds(part)
     except InvalidRequest as error:
         raise ValueError(str(error)) from error
 
 
-def _invalid(producer: str, result: pb.RunResult, error: ValueError) -> InvalidResult:
+def _invalid(
+    producer: str, part: pb.RunResult | pb.SessionTurn, error: ValueError
+) -> InvalidResult:
     return InvalidResult(
         producer=producer,
-        sequence=result.sequence,
+        sequence=part.sequence,
         reason=sanitize_text(str(error))[:MAX_REASON_LENGTH],
-        body=result.SerializeToString(),
+        body=part.SerializeToString(),
     )
 
 
 def _check_form(message: pb.RunResultBatch) -> None:
-    """Checks that there are either results or a reference to them."""
-    if bool(message.results) == bool(message.blob_sha256):
+    """Checks that there are either results and turns or a reference to them."""
+    count = len(message.results) + len(message.turns)
+    if bool(count) == bool(message.blob_sha256):
         raise Unparsable("it must hold results or a reference to some, and not both")
-    if len(message.results) > MAX_RESULTS:
-        raise Unparsable(f"it holds {len(message.results)} results, more than {MAX_RESULTS}")
+    if count > MAX_RESULTS:
+        raise Unparsable(f"it holds {count} results, more than {MAX_RESULTS}")
     if message.blob_sha256 and len(message.blob_sha256) != SHA256_BYTES:
         raise Unparsable(f"its reference has {len(message.blob_sha256)} bytes, no SHA-256 has")
 
@@ -193,7 +208,7 @@ def is_reference(body: bytes) -> bool:
         return False
 
 
-def _read_result(subject: str, producer: str, message: pb.RunResult) -> Result:
+def _key_of(subject: str, message: pb.RunResult | pb.SessionTurn) -> StageKey:
     key = StageKey(
         tenant=message.tenant,
         experiment_id=_uuid(message.experiment_id, "experiment_id"),
@@ -203,6 +218,41 @@ def _read_result(subject: str, producer: str, message: pb.RunResult) -> Result:
         raise ValueError(f"it came on {subject} but belongs to {subject_of(key)}")
     if not 1 <= message.sequence <= MAX_SEQUENCE:
         raise ValueError("its sequence is not 1 or more")
+    return key
+
+
+def _read_turn(subject: str, producer: str, message: pb.SessionTurn) -> ReceivedTurn:
+    key = _key_of(subject, message)
+    assignment_id = _uuid(message.assignment_id, "assignment_id")
+    parent_id = _uuid(message.parent_id, "parent_id") if message.parent_id else None
+    if message.run < 0 or message.ordinal < 0 or len(message.prompt_sha256) != SHA256_BYTES:
+        raise ValueError("its run or ordinal is negative, or its prompt has no SHA-256")
+    own_id = turn_id(
+        session_id(assignment_id, message.run),
+        message.parent_id,
+        message.prompt_sha256,
+        message.ordinal,
+    )
+    if message.id != own_id:
+        raise ValueError(f"the turn {message.id!r} should have the id {own_id}")
+    return ReceivedTurn(
+        key=key,
+        assignment_id=assignment_id,
+        run=message.run,
+        lease_token=_uuid(message.lease_token, "lease_token"),
+        turn_id=own_id,
+        parent_id=parent_id,
+        prompt_sha256=message.prompt_sha256,
+        ordinal=message.ordinal,
+        content_hash=_hash(message.payload),
+        body=message.payload,
+        producer=producer,
+        sequence=message.sequence,
+    )
+
+
+def _read_result(subject: str, producer: str, message: pb.RunResult) -> Result:
+    key = _key_of(subject, message)
     if message.run < 0 or message.attempt < 0:
         raise ValueError("its run or attempt is negative")
     is_complete = message.state == pb.RunResult.STATE_COMPLETE

@@ -3,7 +3,7 @@
 import dataclasses
 import logging
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from services.buffer import telemetry
@@ -89,6 +89,8 @@ class LeasesGranted:
     """Leases for the explorer."""
 
     grants: Sequence[LeaseGrant]
+    session_key: bytes = field(repr=False)
+    """Key of the addresses of their sessions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +134,7 @@ async def lease(connection: Connection, request: LeaseRequest) -> LeaseResult:
         logger.debug(
             "work is leased", extra={"explorer": request.explorer_id, "tasks": len(grants)}
         )
-        return LeasesGranted(grants)
+        return LeasesGranted(grants, stage.session_key or b"")
     may_end = refused.is_final and not stage.plan.needs_training
     if may_end and await finish_if_explored(connection, stage):
         return LeasingEnded("drained", "")

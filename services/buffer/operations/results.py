@@ -1,4 +1,4 @@
-"""Stores results of runs, and ends the assignments whose runs have all ended."""
+"""Stores results of runs and turns of their sessions, and ends assignments with their last run."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,6 +22,7 @@ from services.buffer.domain.stage import (
     RunState,
     Stage,
 )
+from services.buffer.domain.turns import ReceivedTurn, TurnDecision, decide_turns
 from services.buffer.operations.evaluation import close_evaluation, finish_if_done
 from services.buffer.store.assignments import end_assignments
 from services.buffer.store.database import SCOPES_TOPIC, notify, stage_topics
@@ -36,6 +37,7 @@ from services.buffer.store.runs import (
 )
 from services.buffer.store.segments import SegmentSize, grow_segment, open_segment
 from services.buffer.store.stages import in_order, update_stage
+from services.buffer.store.turns import insert_turns
 from trinity.runtime.sql import Connection
 from trinity.types import FinishReason, StageKey
 
@@ -59,12 +61,13 @@ class _StageDecisions:
     decisions: Sequence[CommitDecision]
     touched: Sequence[AssignmentView]
     samples: Sequence[tuple[Result, ExperienceState]]
+    turns: Sequence[TurnDecision]
     before: SegmentSize
-    """Size of the segment without these samples."""
+    """Size of the segment without these samples and turns."""
 
     @property
     def segment_size(self) -> SegmentSize:
-        """Size of the segment including these samples."""
+        """Size of the segment including these samples and turns."""
         before, sizes = self.before, self.sizes
         return SegmentSize(before.num_rows + len(sizes), before.num_bytes + sum(sizes))
 
@@ -75,15 +78,29 @@ class _StageDecisions:
 
     @property
     def sizes(self) -> list[int]:
-        """Sizes of the samples to store, in bytes."""
+        """Sizes of the samples and turns to store, in bytes."""
         return [
-            len(experience.body) for result, _ in self.samples for experience in result.experiences
+            *(len(sample.body) for result, _ in self.samples for sample in result.experiences),
+            *(len(received.body) for received in self.new_turns),
         ]
+
+    @property
+    def new_turns(self) -> list[ReceivedTurn]:
+        """The turns to store."""
+        return [decision.turn for decision in self.turns if decision.is_new]
 
     @property
     def ended(self) -> list[AssignmentView]:
         """Assignments whose runs have all ended."""
         return [view for view in self.touched if _has_ended(view)]
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenResults:
+    """The decisions on results and turns."""
+
+    results: list[CommitDecision]
+    turns: list[TurnDecision]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,23 +115,38 @@ class ResultWriter:
     segment_max_bytes: int
 
     async def write_results(
-        self, connection: Connection, results: Sequence[Result], *, is_alone: bool
-    ) -> list[CommitDecision]:
-        """Decides on results and stores them, together with everything that follows.
+        self,
+        connection: Connection,
+        results: Sequence[Result],
+        turns: Sequence[ReceivedTurn] = (),
+        *,
+        is_alone: bool,
+    ) -> WrittenResults:
+        """Decides on results and turns and stores them, together with everything that follows.
 
         Raises: NeedsExclusiveStage when another transaction must do it with `is_alone`.
         """
-        decided = await _decide_all(connection, results, is_alone=is_alone)
+        decided = await _decide_all(connection, results, turns, is_alone=is_alone)
         if not is_alone and any(self._needs_exclusive(part) for part in decided):
             raise NeedsExclusiveStage
         known = {part.stage.key for part in decided}
-        decisions = [_unknown(result) for result in results if result.key not in known]
+        decisions = [
+            CommitDecision(result=own, status=CommitStatus.REJECTED, reason=_unknown(own.key))
+            for own in results
+            if own.key not in known
+        ]
         decisions += [decision for part in decided for decision in part.decisions]
+        of_turns = [
+            TurnDecision(turn=own, reason=_unknown(own.key))
+            for own in turns
+            if own.key not in known
+        ]
+        of_turns += [decision for part in decided for decision in part.turns]
         await _write(connection, decided)
         if is_alone:
             for part in decided:
                 await self._finish_consequences(connection, part)
-        return decisions
+        return WrittenResults(decisions, of_turns)
 
     def _is_full(self, size: SegmentSize) -> bool:
         return size.num_rows >= self.segment_max_rows or size.num_bytes >= self.segment_max_bytes
@@ -131,25 +163,40 @@ class ResultWriter:
 
 
 async def _decide_all(
-    connection: Connection, results: Sequence[Result], *, is_alone: bool
+    connection: Connection,
+    results: Sequence[Result],
+    turns: Sequence[ReceivedTurn],
+    *,
+    is_alone: bool,
 ) -> list[_StageDecisions]:
-    """Decides on the results of existing stages."""
-    by_stage: dict[StageKey, list[Result]] = defaultdict(list)
+    """Decides on the results and turns of existing stages."""
+    by_stage: dict[StageKey, tuple[list[Result], list[ReceivedTurn]]] = defaultdict(
+        lambda: ([], [])
+    )
     for result in results:
-        by_stage[result.key].append(result)
+        by_stage[result.key][0].append(result)
+    for turn in turns:
+        by_stage[turn.key][1].append(turn)
     decided = []
     earlier: list[StoredAttempt] = []  # attempts of the previous stages
     for key in in_order(by_stage):
-        before = await load_commit_context(connection, key, by_stage[key], is_alone=is_alone)
+        own, own_turns = by_stage[key]
+        before = await load_commit_context(connection, key, own, own_turns, is_alone=is_alone)
         if before is not None:
-            decided.append(_decide(before, by_stage[key], earlier))
+            decided.append(_decide(before, own, own_turns, earlier))
     return decided
 
 
 def _decide(
-    before: CommitContext, results: Sequence[Result], earlier: list[StoredAttempt]
+    before: CommitContext,
+    results: Sequence[Result],
+    turns: Sequence[ReceivedTurn],
+    earlier: list[StoredAttempt],
 ) -> _StageDecisions:
     stage = before.stage
+    of_turns = decide_turns(
+        turns, views=before.views, known=before.known_turns, stage_is_open=stage.is_open
+    )
     deduplicator = ResultDeduplicator(
         assignments=before.views,
         known=[*before.known, *earlier],
@@ -167,6 +214,7 @@ def _decide(
         decisions=decisions,
         touched=[before.views[assignment_id] for assignment_id in ids],
         samples=samples,
+        turns=of_turns,
         before=before.segment_size,
     )
 
@@ -177,6 +225,7 @@ async def _write(connection: Connection, decided: Sequence[_StageDecisions]) -> 
         key = part.stage.key
         await insert_attempts(connection, key, part.new)
         await insert_experiences(connection, key, part.stage.segment_id, part.samples)
+        await insert_turns(connection, key, part.stage.segment_id, part.new_turns)
     for part in decided:
         await _store_runs(connection, part)
     # Rows that results of other assignments lock too are locked last, in a fixed order.
@@ -225,9 +274,8 @@ async def _store_runs(connection: Connection, decided: _StageDecisions) -> None:
     await update_runs(connection, decided.stage.key, changed)
 
 
-def _unknown(result: Result) -> CommitDecision:
-    reason = f"stage {result.key.stage} of experiment {result.key.experiment_id} is not open"
-    return CommitDecision(result=result, status=CommitStatus.REJECTED, reason=reason)
+def _unknown(key: StageKey) -> str:
+    return f"stage {key.stage} of experiment {key.experiment_id} is not open"
 
 
 def _state_of(decision: CommitDecision, view: AssignmentView) -> ExperienceState:

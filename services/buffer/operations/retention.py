@@ -16,6 +16,7 @@ from services.buffer.store.segments import (
     segments_in_work,
 )
 from services.buffer.store.stages import get_stage, list_stopped, list_unfinished, lock_stage
+from services.buffer.store.turns import segments_of_open_sessions
 from trinity.runtime.sql import Connection
 from trinity.types import StageKey
 
@@ -92,14 +93,15 @@ async def needed_segments(
     """Returns segments with contents that may still be read.
 
     These hold samples that may enter a batch, samples of batches that are or may be trained again,
-    of running evaluations, of groups that are retried when the stage is reopened, and samples in
-    the replay pool.
+    of running evaluations, of groups that are retried when the stage is reopened, samples in the
+    replay pool, and turns of runs that are still going on.
     """
     key = stage.key
     return {
         *await segments_in_work(connection, key, first_unbatched_step(stage)),
         *await batched.get(connection, stage),
         *await segments_replayed(connection, key),
+        *await segments_of_open_sessions(connection, key),
         *await _trained_again(connection, stage),
     }
 

@@ -1,4 +1,4 @@
-"""RPC methods for explorers: leases, blob uploads, commit reports."""
+"""RPC methods for explorers: leases, turns of sessions, blob uploads, commit reports."""
 
 import hashlib
 import time
@@ -36,9 +36,11 @@ from services.buffer.store.reports import (
     store_blob,
 )
 from services.buffer.store.stages import get_stage, lock_stage
+from services.buffer.store.turns import StoredTurn, holds_lease, read_bodies, turns_of
 from services.buffer.telemetry import record_lease
 from trinity.api.v1 import buffer_pb2 as pb
-from trinity.errors import InvalidRequest, TooLarge
+from trinity.api.v1.experience_pb2 import SessionTurn
+from trinity.errors import InvalidRequest, PreconditionFailed, TooLarge
 from trinity.runtime.presence import WAIT_KINDS
 
 Response = pb.LeaseAssignmentsResponse
@@ -132,12 +134,50 @@ class LeaseRpcs(BufferServicerBase):
         return pb.ReleaseLeasesResponse(num_released=num_released)
 
 
+class TurnRpcs(BufferServicerBase):
+    """GetTurns."""
+
+    async def GetTurns(
+        self, request: pb.GetTurnsRequest, _: Context
+    ) -> AsyncIterator[pb.GetTurnsResponse]:
+        """Streams the turns of a run, in the order in which they were stored."""
+        key = parse_stage_key(request.key)
+        [(own_id, token)] = parse_lease_tokens([request.lease]).items()
+        async with self.database.transaction() as connection:
+            await lock_stage(connection, key, is_shared=True)
+            if not await holds_lease(connection, key, own_id, token):
+                raise PreconditionFailed(f"assignment {own_id} is not leased under this token")
+            stored = await turns_of(connection, key, [(own_id, request.run)])
+        async for parts in read_bodies(self.database, key, stored):
+            turns = [_turn(own, body) for own, body in parts]
+            for part in by_size(turns, SessionTurn.ByteSize):
+                yield pb.GetTurnsResponse(turns=part)
+
+
+def _turn(stored: StoredTurn, body: bytes | None) -> SessionTurn:
+    if body is None:
+        raise PreconditionFailed(
+            f"the content of turn {stored.turn_id} was deleted, so its run cannot go on from it"
+        )
+    return SessionTurn(
+        id=stored.turn_id,
+        parent_id=stored.parent_id or "",
+        prompt_sha256=stored.prompt_sha256,
+        ordinal=stored.ordinal,
+        payload=body,
+    )
+
+
 def _response(
     answer: LeaseResult, lease_seconds: float, leased: Callable[[LeaseGrant], str]
 ) -> pb.LeaseAssignmentsResponse:
     match answer:
-        case LeasesGranted(grants):
-            response = Response(state=Response.STATE_GRANTED, remaining_seconds=lease_seconds)
+        case LeasesGranted(grants, session_key):
+            response = Response(
+                state=Response.STATE_GRANTED,
+                remaining_seconds=lease_seconds,
+                session_key=session_key,
+            )
             for grant in grants:
                 _add(response, grant, leased(grant))
             return response

@@ -38,6 +38,7 @@ from services.buffer.store.schema import (
     task,
     version,
 )
+from services.buffer.store.turns import have_turns
 from trinity.runtime.rpc.answers import ANSWER_BYTES
 from trinity.runtime.sql import Connection, Row
 from trinity.runtime.uuids import name_uuid
@@ -77,7 +78,7 @@ RUN_BYTES = 3
 _RECORDED = sa.select(version.c.version).where(in_stage(version)).scalar_subquery()
 _GRANTED = (
     *("assignment_id", "kind", "explore_step", "position", "taskset", "task_index"),
-    *("num_attempts", "lease_token", "required_version", "repeat_times"),
+    *("num_attempts", "lease_token", "required_version", "repeat_times", "numbers_calls"),
 )
 _IS_LEASED = sa.and_(
     in_stage(assignment), assignment.c.is_open, assignment.c.state == AssignmentState.LEASED
@@ -360,6 +361,10 @@ class LeaseGrant:
     required_version: int
     required_incarnation: int
     repeat_times: int
+    numbers_calls: bool = False
+    """True if seeds of calls over the address follow from the call's number."""
+    has_turns: bool = False
+    """True if turns of its runs are stored."""
 
 
 async def take_leases(
@@ -382,10 +387,14 @@ async def take_leases(
     )
     rows = await connection.fetch(_TAKE, params)
     rows.sort(key=lambda row: (row.place_0, row.place_1, row.place_2, row.place_3))
-    return [_grant(stage, row) for row in rows]
+    begun = set()
+    if rows:
+        ids = [row.assignment_id for row in rows]
+        begun = set(await connection.fetch_column(have_turns(ids, stage.key)))
+    return [_grant(stage, row, has_turns=row.assignment_id in begun) for row in rows]
 
 
-def _grant(stage: Stage, row: Row) -> LeaseGrant:
+def _grant(stage: Stage, row: Row, *, has_turns: bool) -> LeaseGrant:
     return value_of(
         LeaseGrant,
         row,
@@ -394,6 +403,7 @@ def _grant(stage: Stage, row: Row) -> LeaseGrant:
         runs=tuple(row.open_runs),
         first_attempt=row.num_attempts - stage.attempts_per_lease,
         required_incarnation=row.incarnation or stage.incarnation,
+        has_turns=has_turns,
     )
 
 

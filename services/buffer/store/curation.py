@@ -35,6 +35,7 @@ from services.buffer.store.schema import (
     sample_change,
 )
 from services.buffer.store.segments import payloads_of, retired_segments
+from services.buffer.store.turns import turns_of
 from trinity.runtime.sql import Connection
 from trinity.types import FinishReason, StageKey
 
@@ -205,15 +206,20 @@ async def mark_deleted(
 async def delete_content(
     connection: Connection, key: StageKey, rows: Sequence[StoredExperience]
 ) -> int:
-    """Deletes the contents of these samples; returns their size in bytes. The rows stay.
+    """Deletes the contents of these samples and of their runs' turns; returns their size in bytes.
+
+    The rows stay.
 
     Requires the stage's lock, so that no segment is retired in the meantime.
     """
     by_segment: dict[int, list[str]] = defaultdict(list)
     retired = await retired_segments(connection, key)
-    for row in rows:
-        if row.segment_id not in retired:
-            by_segment[row.segment_id].append(row.payload_id)
+    runs = {(row.assignment_id, row.cursor.run) for row in rows}
+    places = [(row.segment_id, row.payload_id) for row in rows]
+    places += [(own.segment_id, own.turn_id) for own in await turns_of(connection, key, runs)]
+    for segment_id, payload_id in places:
+        if segment_id not in retired:
+            by_segment[segment_id].append(payload_id)
     num_bytes = 0
     for segment_id, ids in by_segment.items():
         table = payloads_of(segment_id)

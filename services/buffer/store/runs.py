@@ -20,6 +20,7 @@ from services.buffer.domain.stage import (
     RunState,
     Stage,
 )
+from services.buffer.domain.turns import ReceivedTurn
 from services.buffer.store.database import (
     BIGINTS,
     INTEGERS,
@@ -38,6 +39,7 @@ from services.buffer.store.database import (
 from services.buffer.store.schema import STAGE_KEY, assignment, run, run_attempt
 from services.buffer.store.segments import FILL, SegmentSize
 from services.buffer.store.stages import locking, stage_of
+from services.buffer.store.turns import KNOWN as KNOWN_TURNS
 from trinity.runtime.sql import Connection, Row
 from trinity.types import StageKey
 
@@ -163,26 +165,36 @@ class CommitContext:
     """Stored attempts with the place or the sequence of any of the results."""
     segment_size: SegmentSize
     """Contents of the segment that takes their samples."""
+    known_turns: dict[str, bytes]
+    """Hashes of the stored ones among the given turns and their parents, by id."""
 
 
 async def load_commit_context(
-    connection: Connection, key: StageKey, results: Sequence[Result], *, is_alone: bool
+    connection: Connection,
+    key: StageKey,
+    results: Sequence[Result],
+    turns: Sequence[ReceivedTurn],
+    *,
+    is_alone: bool,
 ) -> CommitContext | None:
-    """Loads the state that decisions on a stage's results depend on; None without a stage.
+    """Loads the state that decisions on a stage's results and turns depend on; None without one.
 
     It is locked until the transaction ends: the assignments exclusively, the stage shared, or
     exclusively too with `is_alone`.
 
     Raises: UnreadablePlan.
     """
-    ids = list({result.assignment_id for result in results})
+    ids = list({*(own.assignment_id for own in results), *(own.assignment_id for own in turns)})
+    turn_ids = {turn_id for own in turns for turn_id in (own.turn_id, own.parent_id) if turn_id}
     _, stages, _, views, fill, *found = await connection.fetch_together(
         *locking(key, is_shared=not is_alone),
         (_HOLD, stage_params(key, ids=ids)),
         (_VIEWS, stage_params(key, ids=ids)),
         (FILL, stage_params(key)),
         *((_BY_PLACE_OR_SEQUENCE, values) for values in _by_producer(key, results)),
+        *([(KNOWN_TURNS, stage_params(key, ids=list(turn_ids)))] if turn_ids else []),
     )
+    known_turns = found.pop() if turn_ids else []
     if (stage := stage_of(stages)) is None:
         return None
     known = [
@@ -195,6 +207,7 @@ async def load_commit_context(
         views={row.assignment_id: _view(row) for row in views},
         known=known,
         segment_size=SegmentSize(fill[0].num_rows, fill[0].num_bytes),
+        known_turns={row.turn_id: row.content_hash for row in known_turns},
     )
 
 

@@ -96,6 +96,7 @@ stage = _of_stage(  # A stage with its plan and its counters
     sa.Column("finished_step", sa.BigInteger),
     sa.Column("segment_id", sa.BigInteger, nullable=False),
     _moment("opened_at"),
+    sa.Column("session_key", sa.LargeBinary),
 )
 
 stage_taskset = _of_stage(  # The tasksets that a stage takes tasks from
@@ -155,7 +156,7 @@ assignment = _of_stage(  # A task drawn for a stage, with its lease; `num_attemp
     sa.Column("leased_by", UUID),
     sa.Column("lease_until", TIME),
     _moment("opened_at"),
-    _flag("awaits_feedback"),
+    *map(_flag, ("awaits_feedback", "numbers_calls")),
     # A lease changes no indexed column, so that its update writes no index entry.
     sa.Column("is_open", sa.Boolean, sa.Computed(IS_OPEN), nullable=False),
     sa.UniqueConstraint(*STAGE_KEY, "kind", "explore_step", "position", name="assignment_place_uq"),
@@ -260,8 +261,7 @@ sample_change = _of_stage(  # Changes by people to a sample, with reasons
     sa.Column("number", sa.BigInteger, sa.Identity(), primary_key=True),
     sa.PrimaryKeyConstraint("experience_id", *STAGE_KEY, "number"),
     sa.Column("what", sa.Text, nullable=False),
-    _text("reason"),
-    _text("by"),
+    *map(_text, ("reason", "by")),
     _moment("at"),
 )
 

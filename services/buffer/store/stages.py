@@ -1,6 +1,7 @@
 """Statements on stages and their tasksets, on the pace of training, and on lost runs."""
 
 import logging
+import secrets
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -59,6 +60,7 @@ _TASKSETS = sa.select(stage_taskset).where(in_stage(stage_taskset)).order_by(sta
 _UNFINISHED = sa.select(stage).where(stage.c.state == StageState.OPEN).order_by(stage.c.opened_at)
 _ENDED = sa.select(*(stage.c[name] for name in STAGE_KEY)).where(stage.c.state != StageState.OPEN)
 STEP_REPORT = step_report.c
+SESSION_KEY_BYTES = 32
 NEVER = -1.0
 RECENT_REPORTS = 11
 RECENT_EXPLORE_STEPS = 3
@@ -161,7 +163,8 @@ def stage_of(rows: Sequence[Row]) -> Stage | None:
 
 async def insert_stage(connection: Connection, key: StageKey, **values: str | int) -> bool:
     """Inserts an open stage; False if it exists already."""
-    row = {**key_columns(key), "state": StageState.OPEN, **values}
+    own = {"state": StageState.OPEN, "session_key": secrets.token_bytes(SESSION_KEY_BYTES)}
+    row = {**key_columns(key), **own, **values}
     return await insert_new(connection, stage, row)
 
 

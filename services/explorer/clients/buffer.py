@@ -23,6 +23,7 @@ from services.explorer.types import (
 )
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.api.v1.buffer_pb2_grpc import BufferServiceStub
+from trinity.api.v1.experience_pb2 import SessionTurn
 from trinity.data.codec import stage_key_to_proto
 from trinity.errors import NotReady
 from trinity.runtime.presence import wait_kind_from_proto
@@ -129,6 +130,13 @@ class ExplorerBufferClient:
         with translate_rpc_errors("buffer"):
             await self._stub.ReleaseLeases(request, timeout=CALL_SECONDS)
 
+    async def get_turns(self, key: StageKey, assignment: Assignment, run: int) -> list[SessionTurn]:
+        """Returns the stored turns of a run, parents first."""
+        request = pb.GetTurnsRequest(key=stage_key_to_proto(key), lease=_lease(assignment), run=run)
+        with translate_rpc_errors("buffer"):
+            stream = self._stub.GetTurns(request, timeout=UPLOAD_SECONDS)
+            return [turn async for response in stream for turn in response.turns]
+
     async def upload_blob(self, tenant: str, content: bytes) -> bytes:
         """Stores content and returns its SHA-256."""
         digest = hashlib.sha256(content).digest()
@@ -164,7 +172,10 @@ def _lease_response(
     match response.state:
         case states.STATE_GRANTED:
             return WorkGranted(
-                tuple(_assignment(m, requires_exact_version) for m in response.assignments)
+                tuple(
+                    _assignment(m, requires_exact_version, response.session_key)
+                    for m in response.assignments
+                )
             )
         case states.STATE_DRAINED:
             return StageDrained()
@@ -174,7 +185,9 @@ def _lease_response(
             return NoWorkYet(response.reason, wait_kind_from_proto(response.waits_for))
 
 
-def _assignment(message: pb.Assignment, requires_exact_version: bool) -> Assignment:
+def _assignment(
+    message: pb.Assignment, requires_exact_version: bool, session_key: bytes
+) -> Assignment:
     kind = ROLLOUT_KINDS[message.kind]
     return Assignment(
         id=message.id,
@@ -194,6 +207,9 @@ def _assignment(message: pb.Assignment, requires_exact_version: bool) -> Assignm
             takes_newer_if_lost=kind is RolloutKind.TRAIN,
         ),
         traceparent=message.traceparent,
+        has_turns=message.has_turns,
+        numbers_calls=message.numbers_calls,
+        session_key=session_key,
     )
 
 

@@ -1,4 +1,4 @@
-"""Results that the buffer has not reported on yet: kept, resent, resolved, with a deadline."""
+"""Results and turns without a report of the buffer: kept, resent, resolved, with a deadline."""
 
 import asyncio
 from collections import deque
@@ -8,13 +8,15 @@ from dataclasses import dataclass, field
 from services.explorer.clients.buffer import ExplorerBufferClient
 from services.explorer.telemetry import begin_result_span, end_result_span
 from services.explorer.types import ResultReport
-from trinity.api.v1.experience_pb2 import RunResult
+from trinity.api.v1.experience_pb2 import RunResult, RunResultBatch, SessionTurn
 from trinity.errors import RpcError
 from trinity.runtime.members import WaitKind
 from trinity.runtime.retry import RetryPolicy, wait_kind_of
 from trinity.runtime.telemetry.tracing import NO_SPAN, Span
 from trinity.types import StageKey
 
+RESULTS_FIELD = RunResultBatch.RESULTS_FIELD_NUMBER
+TURNS_FIELD = RunResultBatch.TURNS_FIELD_NUMBER
 FIRST_RESEND_SECONDS = 10.0
 MAX_RESEND_SECONDS = 60.0
 EXPEDITED_SECONDS = 0.5
@@ -28,13 +30,15 @@ WAIT = "commits"
 
 @dataclass(slots=True, kw_only=True)
 class PendingResult:
-    """One result, until its fate is known."""
+    """One result or turn, until its fate is known."""
 
     key: StageKey
     sequence: int
-    """Its number among this producer's results."""
+    """Its number among this producer's results and turns."""
+    field_number: int
+    """The field of a message that takes it."""
     body: bytes
-    """The serialized result: made once, however often it is sent."""
+    """The serialized result or turn: made once, however often it is sent."""
     report: asyncio.Future[ResultReport] = field(repr=False)
     added_at: float
     num_sends: int = 0
@@ -120,12 +124,21 @@ class Outbox:
 
     def enqueue_result(self, message: RunResult) -> asyncio.Future[ResultReport]:
         """Numbers and queues a result, and returns a future of the report on it."""
-        span = begin_result_span(message)
+        return self._add(message, RESULTS_FIELD, begin_result_span(message))
+
+    def enqueue_turn(self, message: SessionTurn) -> asyncio.Future[ResultReport]:
+        """Numbers and queues a turn, and returns a future of the report on it."""
+        return self._add(message, TURNS_FIELD, NO_SPAN)
+
+    def _add(
+        self, message: RunResult | SessionTurn, field_number: int, span: Span
+    ) -> asyncio.Future[ResultReport]:
         message.sequence = self._next_sequence
         self._next_sequence += 1
         pending = PendingResult(
             key=_stage_key(message),
             sequence=message.sequence,
+            field_number=field_number,
             body=message.SerializeToString(),
             report=asyncio.get_running_loop().create_future(),
             added_at=self._clock(),
@@ -247,7 +260,7 @@ class Outbox:
         self._queued.set()
 
 
-def _stage_key(message: RunResult) -> StageKey:
+def _stage_key(message: RunResult | SessionTurn) -> StageKey:
     return StageKey(tenant=message.tenant, experiment_id=message.experiment_id, stage=message.stage)
 
 

@@ -24,8 +24,6 @@ from trinity.runtime.telemetry import tracing
 logger = logging.getLogger(__name__)
 
 
-RESULTS_FIELD = RunResultBatch.RESULTS_FIELD_NUMBER
-
 MAX_RESULTS = 64
 MAX_BYTES = 1 << 20
 """Limit of the broker; larger content is uploaded to the buffer and sent as a reference."""
@@ -129,7 +127,8 @@ class ResultPublisher:
     async def _serialize_or_upload(self, results: list[PendingResult]) -> bytes:
         """Serializes the results as a message that fits the broker's limit."""
         own = RunResultBatch(producer=self._producer).SerializeToString()
-        batch = own + encode_repeated_field(RESULTS_FIELD, (pending.body for pending in results))
+        parts = (encode_repeated_field(each.field_number, [each.body]) for each in results)
+        batch = own + b"".join(parts)
         if len(batch) <= ROOM_BYTES:
             return batch
         digest = await self._blobs.upload_blob(results[0].key.tenant, batch)

@@ -5,6 +5,7 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from weakref import WeakKeyDictionary
 
 from services.explorer.openai_api import fields
 from services.explorer.openai_api.errors import MAX_SHOWN_CHARACTERS, InvalidApiRequest
@@ -19,7 +20,7 @@ from services.explorer.openai_api.response import (
     top_logprobs_of,
     usage_of,
 )
-from services.explorer.openai_api.response_input import KeptChats
+from services.explorer.openai_api.response_input import Chats, KeptChats
 from services.explorer.openai_api.tools import ForcedCalls, ResponseParsers, read_forced
 from trinity.config.plan.model import TAKEN_TEMPLATE_KWARGS
 from trinity.runtime.json_values import parse_untrusted
@@ -183,8 +184,12 @@ class ResponseWriter:
     """The variables that the chat template has in all requests."""
     told_variables: set[str] = field(default_factory=set)
     """Variables of requests that the template does not read, each warned of once."""
-    kept: KeptChats = field(default_factory=KeptChats)
+    kept: Chats = field(default_factory=KeptChats)
     """The chats that later requests may go on."""
+    told: WeakKeyDictionary[Experience, tuple[JsonObject, str]] = field(
+        default_factory=WeakKeyDictionary
+    )
+    """What clients are told of answers: parsers give calls another id each time."""
 
     def check_supported(self, request: ChatRequest) -> None:
         """Raises InvalidApiRequest for tools without a parser, or reasoning with a JSON schema."""
@@ -244,14 +249,18 @@ class ResponseWriter:
         return self.parsers is not None and self.parsers.parses_response(bool(request.tools))
 
     def response_body(
-        self, request: ChatRequest, answers: Sequence[Experience], scores: Scores | None = None
+        self,
+        request: ChatRequest,
+        answers: Sequence[Experience],
+        scores: Scores | None = None,
+        answer_id: str = "",
     ) -> JsonObject:
         """Returns the answers as choices, with tokens if requested.
 
         `scores` are the prompt's.
         """
         body: JsonObject = {
-            "id": f"chatcmpl-{uuid.uuid4().hex}",
+            "id": f"chatcmpl-{answer_id or uuid.uuid4().hex}",
             "object": "chat.completion",
             "created": int(time.time()),
             "model": self.model_path,
@@ -267,7 +276,12 @@ class ResponseWriter:
         return body
 
     def message(self, answer: Experience, request: ChatRequest) -> tuple[JsonObject, str]:
-        """Returns the message and its finish reason."""
+        """Returns the message and its finish reason: the same each time."""
+        if answer not in self.told:
+            self.told[answer] = self._parsed(answer, request)
+        return self.told[answer]
+
+    def _parsed(self, answer: Experience, request: ChatRequest) -> tuple[JsonObject, str]:
         reason = finish_reason(answer)
         if request.forced is not None:
             return request.forced.message(answer.response_text, reason)

@@ -2,8 +2,8 @@
 
 import json
 import time
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
 
 from services.explorer.openai_api.chat import ChatRequest, ResponseWriter, logprobs_of
 from services.explorer.openai_api.errors import CONTEXT_LENGTH, InvalidApiRequest, OpenAiEnding
@@ -14,7 +14,7 @@ from services.explorer.openai_api.response import (
     usage_of,
     weights_fingerprint,
 )
-from trinity.types import Experience, JsonObject
+from trinity.types import Experience, JsonObject, JsonValue
 from trinity.workflows.experience_builder import SamplingOverrides, truncate_at_stop
 from trinity.workflows.generation import GenerationDelta, Prompt
 from trinity.workflows.model import ModelWrapper, OnIndexedDelta
@@ -111,6 +111,16 @@ class ChatCall:
         """The prompt, with the tools."""
         return self._writer.tokenizer.encode_chat(self._request.messages, self._request.tools)
 
+    def told_of(self, answer: Experience) -> JsonValue:
+        """Returns the message that the client gets, with its reason."""
+        return [*self._writer.message(answer, self._request)]
+
+    def tell_again(self, answer: Experience, told: JsonValue) -> None:
+        """Lets the client get this message, which was made of the answer before."""
+        match told:
+            case [dict() as message, str() as reason, *_]:
+                self._writer.told[answer] = message, reason
+
     async def complete_response(self, model: ModelWrapper) -> Callable[[], JsonObject]:
         """Generates, and returns the writer of the complete answer."""
         request = self._request
@@ -124,7 +134,8 @@ class ChatCall:
         if request.prompt_logprobs is not None:
             tokens = prompt_tokens(answers[0])
             scores = await model.score_async(tokens, num_likeliest=request.prompt_logprobs)
-        return lambda: self._writer.response_body(request, answers, scores)
+        own_id = model.answer_id
+        return lambda: self._writer.response_body(request, answers, scores, own_id)
 
     def stream_writer(self, model: ModelWrapper) -> "ChatStreamWriter":
         """Returns the writer of a streamed answer."""
@@ -156,14 +167,21 @@ class ChatStreamWriter(OpenAiEnding):
         self._texts = [
             TextStream(writer.tokenizer.decode, self._stop) for _ in range(request.num_choices)
         ]
-        self.answer_id = uuid.uuid4().hex
         self.model_path = writer.model_path
-        self._head: JsonObject = {
+
+    @cached_property
+    def answer_id(self) -> str:
+        """The name of the answers, which is known once there is one."""
+        return self._model.answer_id
+
+    @cached_property
+    def _head(self) -> JsonObject:
+        return {
             "id": f"chatcmpl-{self.answer_id}",
             "object": "chat.completion.chunk",
             "created": int(time.time()),
-            "model": writer.model_path,
-            "system_fingerprint": weights_fingerprint(*model.weights),
+            "model": self.model_path,
+            "system_fingerprint": weights_fingerprint(*self._model.weights),
         }
 
     @property

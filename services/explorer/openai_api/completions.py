@@ -209,6 +209,13 @@ class CompletionCall:
             if isinstance(prompt, str):
                 check_cacheable(self._writer.tokenizer.encode(prompt))
 
+    def told_of(self, _: Experience) -> JsonValue:
+        """Returns None: the client gets tokens."""
+        return None
+
+    def tell_again(self, answer: Experience, told: JsonValue) -> None:
+        """Does nothing: the same tokens are told in the same way."""
+
     async def complete_response(self, model: ModelWrapper) -> Callable[[], JsonObject]:
         """Generates, and returns the writer of the complete answer."""
         request = self._request

@@ -58,6 +58,11 @@ class Exchange(Protocol):
         """The body of the same request for a chat of one answer."""
         ...
 
+    @property
+    def going_on(self) -> JsonValue:
+        """The part that requests need which go on from this one; None if they may not."""
+        ...
+
     def answer_body(self, answer: ChatAnswer) -> JsonObject:
         """Returns the body of the complete answer."""
         ...
@@ -73,6 +78,12 @@ class ExchangeCall(ChatCall):
     def __init__(self, *, exchange: Exchange, writer: ResponseWriter) -> None:
         super().__init__(request=read_request(exchange.chat), writer=writer)
         self._exchange = exchange
+
+    def told_of(self, answer: Experience) -> JsonValue:
+        """Returns the message that the client gets, its reason, and what later requests need."""
+        told = super().told_of(answer)
+        assert isinstance(told, list)
+        return [*told, self._exchange.going_on]
 
     async def complete_response(self, model: ModelWrapper) -> Callable[[], JsonObject]:
         """Generates, and returns the writer of the complete answer."""

@@ -28,7 +28,7 @@ from services.explorer.openai_api.responses import ResponsesExchange
 from services.explorer.openai_api.schemas import SchemaChecker
 from services.explorer.openai_api.tokens import TokensCall
 from trinity.runtime.threads import DaemonThreads, is_being_cancelled
-from trinity.types import Experience, JsonObject
+from trinity.types import Experience, JsonObject, JsonValue
 from trinity.workflows.generation import GenerationDelta
 from trinity.workflows.model import ModelWrapper, OnIndexedDelta
 
@@ -163,6 +163,14 @@ class ApiCall(Protocol):
 
         Raises: InvalidApiRequest for a prompt that no model takes.
         """
+        ...
+
+    def told_of(self, answer: Experience) -> JsonValue:
+        """Returns the message that the client gets, with its reason; None if it gets tokens."""
+        ...
+
+    def tell_again(self, answer: Experience, told: JsonValue) -> None:
+        """Lets the client get this message, which was made of the answer before."""
         ...
 
     has_logprobs: bool

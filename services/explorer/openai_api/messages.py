@@ -32,6 +32,7 @@ class MessagesExchange:
         if body.get("max_tokens") is None and not counts:
             raise InvalidApiRequest("`max_tokens` is missing", param="max_tokens")
         self.chat = to_chat({**body, "stream": False} if counts else body)
+        self.going_on: JsonValue = None
 
     def answer_body(self, answer: ChatAnswer) -> JsonObject:
         """Returns the complete message."""

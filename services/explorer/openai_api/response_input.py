@@ -5,6 +5,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from services.explorer.openai_api.errors import InvalidApiRequest
 from trinity.runtime.logs import RateLimitedLog
@@ -171,9 +172,21 @@ def _text(value: JsonValue, where: str) -> str:
     return "\n".join(found)
 
 
+class Chats(Protocol):
+    """Chats by the response that each ends with."""
+
+    def keep(self, response_id: str, messages: Sequence[JsonObject]) -> None:
+        """Keeps the messages up to and with a response."""
+        ...
+
+    def messages_of(self, response_id: JsonValue) -> list[JsonObject]:
+        """Returns the messages; raises InvalidApiRequest for a response that is not kept."""
+        ...
+
+
 @dataclass(slots=True)
 class KeptChats:
-    """Chats by the response that each ends with; they are lost with the process."""
+    """Chats of a served model; they are lost with the process."""
 
     _chats: OrderedDict[str, str] = field(default_factory=OrderedDict)
     _num_characters: int = 0
@@ -192,11 +205,16 @@ class KeptChats:
         if response_id is None:
             return []
         if not isinstance(response_id, str) or response_id not in self._chats:
-            raise InvalidApiRequest(
-                f"the response {response_id!r:.80} is not kept here (any more): send the whole "
-                "history as `input`",
-                param="previous_response_id",
-                code="previous_response_not_found",
-            )
+            raise not_kept(response_id)
         messages: list[JsonObject] = json.loads(self._chats[response_id])
         return messages
+
+
+def not_kept(response_id: JsonValue) -> InvalidApiRequest:
+    """Returns the refusal of a request that goes on from an unknown response."""
+    return InvalidApiRequest(
+        f"the response {response_id!r:.80} is not kept here (any more): send the whole history as "
+        "`input`",
+        param="previous_response_id",
+        code="previous_response_not_found",
+    )

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from services.explorer.openai_api.dialects import ChatAnswer, in_turns
 from services.explorer.openai_api.errors import InvalidApiRequest
-from services.explorer.openai_api.response_input import KeptChats, ResponseTools, read_input
+from services.explorer.openai_api.response_input import Chats, ResponseTools, read_input
 from trinity.types import JsonObject, JsonValue
 
 SAME_KEYS = ("model", "temperature", "top_p", "stream", "parallel_tool_calls")
@@ -32,7 +32,7 @@ SHOWN_KEYS: Mapping[str, JsonValue] = {
 class ResponsesExchange:
     """One request for a response."""
 
-    def __init__(self, body: object, kept: KeptChats) -> None:
+    def __init__(self, body: object, kept: Chats) -> None:
         if not isinstance(body, dict):
             raise InvalidApiRequest("the body is not a JSON object")
         if body.get("background"):
@@ -41,8 +41,11 @@ class ResponsesExchange:
         self._kept = kept
         self._tools = ResponseTools.read(body.get("tools"))
         # Instructions are of this request alone, and are not kept for the next one.
-        self._history = kept.messages_of(body.get("previous_response_id"))
-        self._history += read_input(body.get("input"))
+        previous = body.get("previous_response_id")
+        asked = read_input(body.get("input"))
+        self._history = [*kept.messages_of(previous), *asked]
+        is_stored = body.get("store") is not False
+        self.going_on: JsonValue = {"previous": previous, "input": [*asked]} if is_stored else None
         self.chat = self._chat()
 
     def _chat(self) -> JsonObject:

@@ -1,4 +1,4 @@
-"""Serves completions on loopback, with a separate address for each attempt at a run."""
+"""Serves completions on loopback, with a separate address for the session of each run."""
 
 import hmac
 import logging
@@ -6,15 +6,17 @@ import secrets
 import socket
 import time
 from collections.abc import Mapping
-from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
-from weakref import WeakValueDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Send
 
+from services.explorer.openai_api.addressed_model import lent_model
 from services.explorer.openai_api.chat import ResponseWriter
+from services.explorer.openai_api.chats import SessionChats
 from services.explorer.openai_api.errors import (
     Answer,
     error_response,
@@ -31,6 +33,7 @@ from services.explorer.openai_api.handler import (
     named_model,
 )
 from services.explorer.openai_api.schemas import SchemaChecker
+from services.explorer.openai_api.session import Session
 from services.explorer.openai_api.tools import ResponseParsers
 from trinity.config.schema.explorer import EngineConfig
 from trinity.errors import UserError
@@ -49,9 +52,9 @@ TOKEN_BYTES = 16
 
 
 class AttemptApiServer:
-    """Serves calls under an attempt's address by its model, with its seeds, weights and limits.
+    """Serves calls under a run's address by the model of an attempt, with its weights and limits.
 
-    Access is limited: the address holds a secret of the attempt, requests carry the key, and the
+    Access is limited: the address holds a secret of the session, requests carry the key, and the
     server listens on this machine only. An attempt that is over gets 410.
 
         await api.start_api()
@@ -82,6 +85,7 @@ class AttemptApiServer:
         self._rollout = rollout
         self._key = rollout.api_key if rollout.has_own_key else secrets.token_urlsafe(TOKEN_BYTES)
         self._models: WeakValueDictionary[str, ModelWrapper] = WeakValueDictionary()
+        self._sessions: WeakKeyDictionary[ModelWrapper, Session] = WeakKeyDictionary()
         self._connections = connections or ConnectionTable(HttpLimits.from_open_files())
         self._server: HttpServer | None = None
         self._port = 0
@@ -93,7 +97,7 @@ class AttemptApiServer:
 
     async def start_api(self) -> None:
         """Starts to listen, on any free port if `base_port` is taken."""
-        attempt = "/attempts/{secret}"
+        attempt = "/sessions/{secret}"
         routes: dict[str, Answer] = {
             "GET /health": self._health,
             "GET /v1/models": self._list_models,
@@ -113,12 +117,18 @@ class AttemptApiServer:
         if self._server is not None:
             await self._server.stop()
 
-    def register_attempt(self, model: ModelWrapper) -> ApiAccess:
-        """Returns an address for one attempt, valid for as long as its model exists."""
-        secret = secrets.token_hex(TOKEN_BYTES)
+    def register_attempt(
+        self, model: ModelWrapper, session: Session | None = None, *, secret: str = ""
+    ) -> ApiAccess:
+        """Returns the address of a session, valid for as long as the attempt's model exists.
+
+        Without a session and a secret, turns are kept in memory under a random address.
+        """
+        secret = secret or secrets.token_hex(TOKEN_BYTES)
         self._models[secret] = model
+        self._sessions[model] = session or Session()
         return ApiAccess(
-            address=f"http://{LOOPBACK}:{self._port}/attempts/{secret}/v1",
+            address=f"http://{LOOPBACK}:{self._port}/sessions/{secret}/v1",
             key=self._key,
             model_path=self._model_path,
         )
@@ -141,7 +151,12 @@ class AttemptApiServer:
         model = self._models.get(request.path_params["secret"])
         if model is None:
             return attempt_gone()
-        response = await self._handler.answer(read, lambda _: nullcontext(model), request, send)
+        session = self._sessions[model]
+        await session.load()
+        lend, chats = partial(lent_model, model, session), SessionChats(session.tree)
+        response = await self._handler.answer(
+            lambda body, writer: read(body, replace(writer, kept=chats)), lend, request, send
+        )
         if self._rollout.enable_log_requests:
             status = 200 if response is None else response.status_code
             about = {"status": status, "seconds": round(time.monotonic() - begun, 3)}

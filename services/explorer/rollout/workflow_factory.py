@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from services.explorer.engines import LoadedModel
+from services.explorer.openai_api.run_turns import StageTurns
+from services.explorer.openai_api.session import Session
 from services.explorer.rollout.isolated_workflows import (
     IsolatedReward,
     IsolatedSpec,
@@ -36,6 +38,7 @@ from trinity.workflows.hosting import (
     preload_tensors,
 )
 from trinity.workflows.model import ModelWrapper
+from trinity.workflows.model_access import ApiAccess
 from trinity.workflows.task import GenerationConfig, Task, task_to_json
 from trinity.workflows.workflow import Workflow
 
@@ -72,6 +75,13 @@ class SeedInputs:
 
     def seed_of_call(self, call: int) -> int:
         """Returns a 63-bit seed for the run's call number `call`, counted from 0."""
+        return self._seed_of(call)
+
+    def seed_of_turn(self, parent: bytes, prompt_sha256: bytes, ordinal: int) -> int:
+        """Returns a 63-bit seed for a call over the run's address, by its place in the session."""
+        return self._seed_of(f"{parent.hex()}/{prompt_sha256.hex()}/{ordinal}")
+
+    def _seed_of(self, call: int | str) -> int:
         parts = (
             self.experiment_seed,
             self.stage,
@@ -106,8 +116,10 @@ class WorkflowFactory:
         api: AttemptApi | None = None,
         auxiliary: Sequence[LoadedModel] = (),
         processes: UserProcessPool | None = None,
+        turns: StageTurns | None = None,
     ) -> None:
         self._plan = plan
+        self._turns = turns
         self.part_use = PartUse(plan)
         self._processes = processes
         self._seed = seed
@@ -256,8 +268,16 @@ class WorkflowFactory:
             model_path=plan.model_path,
         )
         if self._api is not None:
-            model.enable_api(self._api.register_attempt(model))
+            model.enable_api(self._open_session(self._api, attempt, model))
         return model
+
+    def _open_session(self, api: AttemptApi, attempt: Attempt, model: ModelWrapper) -> ApiAccess:
+        store = None if self._turns is None else self._turns.store_of(attempt)
+        if store is None:
+            return api.register_attempt(model)
+        seeds = None if attempt.assignment.numbers_calls else self._seeds(attempt).seed_of_turn
+        session = Session(session_id=store.session_id, store=store, seed_of_turn=seeds)
+        return api.register_attempt(model, session, secret=store.secret)
 
     def create_auxiliary_models(self, attempt: Attempt) -> list[ModelWrapper]:
         """Makes the auxiliary models for one attempt, to be closed with it."""

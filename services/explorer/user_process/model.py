@@ -90,6 +90,7 @@ class RemoteModel(ModelWrapper):
         )
         self._calls = AttemptCalls(_calling_loop())
         self._known: dict[int, Experience] = {}
+        self._turns = {}
         if facts["api"] is not None:
             self.enable_api(ApiAccess(**facts["api"]))
 

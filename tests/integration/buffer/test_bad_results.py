@@ -9,10 +9,11 @@ import psycopg
 import pytest
 from nats.aio.msg import Msg
 
-from services.buffer.domain.results import CommitDecision, Result
+from services.buffer.domain.results import Result
+from services.buffer.domain.turns import ReceivedTurn
 from services.buffer.ingest.ingest import Ingest, PlanVersionWaits
 from services.buffer.ingest.stream import RunStream
-from services.buffer.operations.results import ResultWriter
+from services.buffer.operations.results import ResultWriter, WrittenResults
 from services.buffer.store.database import BufferDatabase
 from services.buffer.store.reports import MAX_BODY_BYTES
 from tests.integration.buffer.harness import Buffer
@@ -111,11 +112,16 @@ class _Unsettling(ResultWriter):
     """Stores no result."""
 
     async def write_results(
-        self, connection: Connection, results: Sequence[Result], *, is_alone: bool
-    ) -> list[CommitDecision]:
+        self,
+        connection: Connection,
+        results: Sequence[Result],
+        turns: Sequence[ReceivedTurn] = (),
+        *,
+        is_alone: bool,
+    ) -> WrittenResults:
         if results:
             raise ValueError("it breaks what stores it")
-        return []
+        return WrittenResults([], [])
 
 
 async def _bodies_of_letters(

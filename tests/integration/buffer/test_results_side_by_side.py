@@ -43,7 +43,7 @@ async def on_its_way(
     """Another replica is about to store these results, and does so at the end of the block."""
     told = decode_batch(buffer.subject, buffer.batch_of(results)).results
     async with impatient_database(dsn) as database, database.transaction() as connection:
-        assert await load_commit_context(connection, buffer.key, told, is_alone=False)
+        assert await load_commit_context(connection, buffer.key, told, [], is_alone=False)
         yield
         await ResultWriter(MANY, MANY * MANY).write_results(connection, told, is_alone=False)
 

@@ -87,7 +87,7 @@ def answers() -> dict[str, Any]:
 async def _answers() -> dict[str, Any]:
     results: dict[str, Any] = {}
     async with explorer_api() as (address, key), aiohttp.ClientSession() as session:
-        root = address.partition("/attempts/")[0]
+        root = address.partition("/sessions/")[0]
         bearer = {"Authorization": f"Bearer {key}"}
         wrong = {"Authorization": "Bearer wrong"}
         for name, (path, body) in POSTED.items():
@@ -105,7 +105,7 @@ async def _answers() -> dict[str, Any]:
         ):
             async with session.get(url, headers=headers) as response:
                 results[name] = await _told(response)
-        gone = f"{root}/attempts/0/v1/{CHAT}"
+        gone = f"{root}/sessions/0/v1/{CHAT}"
         async with session.post(gone, json=ASKED, headers=bearer) as response:
             results["an attempt that is over"] = await _told(response)
         async with session.post(f"{address}/{CHAT}", json=ASKED, headers=wrong) as response:

@@ -66,6 +66,7 @@ BOUNDED: Mapping[str, str] = {
     "GetExperienceResponse.run_metrics": "the bound of a result",
     "GetPopulationResponse.comparisons": FEW,
     "FinishTrainingResponse.best_versions": "at most trainer.keep_best",
+    "GetTurnsResponse.turns": STREAMED,
     "GetStatusResponse.closed_waits": "MAX_CLOSED_WAITS, and an eighth of ANSWER_BYTES",
     "GetPopulationResponse.left_out": FEW,
     "GiveFeedbackResponse.refused": "those of the request",
@@ -160,6 +161,7 @@ KNOWN_TEXTS = {
         "experience_id",
     ),
     *("explorer_id", "trainer_id", "lease_token", "traceparent", "trace_id"),
+    *("payload", "prompt_sha256", "session_key"),  # of turns, within the bounds of results
     *("tenant", "stage", "label", "name", "taskset", "owner", "waits_for", "rows_from_run"),
     *("manifest_sha256", "weights_sha256", "path", "address"),
     *("group", "source", "state", "process"),

@@ -146,7 +146,7 @@ class HeldLeases(_message.Message):
     def __init__(self, leases: _Optional[_Iterable[_Union[Lease, _Mapping]]] = ...) -> None: ...
 
 class LeaseAssignmentsResponse(_message.Message):
-    __slots__ = ("state", "reason", "assignments", "remaining_seconds", "waits_for")
+    __slots__ = ("state", "reason", "assignments", "remaining_seconds", "waits_for", "session_key")
     class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         STATE_UNSPECIFIED: _ClassVar[LeaseAssignmentsResponse.State]
@@ -164,15 +164,17 @@ class LeaseAssignmentsResponse(_message.Message):
     ASSIGNMENTS_FIELD_NUMBER: _ClassVar[int]
     REMAINING_SECONDS_FIELD_NUMBER: _ClassVar[int]
     WAITS_FOR_FIELD_NUMBER: _ClassVar[int]
+    SESSION_KEY_FIELD_NUMBER: _ClassVar[int]
     state: LeaseAssignmentsResponse.State
     reason: str
     assignments: _containers.RepeatedCompositeFieldContainer[Assignment]
     remaining_seconds: float
     waits_for: _synchronizer_pb2.WaitKind
-    def __init__(self, state: _Optional[_Union[LeaseAssignmentsResponse.State, str]] = ..., reason: _Optional[str] = ..., assignments: _Optional[_Iterable[_Union[Assignment, _Mapping]]] = ..., remaining_seconds: _Optional[float] = ..., waits_for: _Optional[_Union[_synchronizer_pb2.WaitKind, str]] = ...) -> None: ...
+    session_key: bytes
+    def __init__(self, state: _Optional[_Union[LeaseAssignmentsResponse.State, str]] = ..., reason: _Optional[str] = ..., assignments: _Optional[_Iterable[_Union[Assignment, _Mapping]]] = ..., remaining_seconds: _Optional[float] = ..., waits_for: _Optional[_Union[_synchronizer_pb2.WaitKind, str]] = ..., session_key: _Optional[bytes] = ...) -> None: ...
 
 class Assignment(_message.Message):
-    __slots__ = ("id", "kind", "explore_step", "position", "taskset", "task_index", "task_json", "runs", "first_attempt", "lease_token", "required_version", "required_incarnation", "repeat_times", "traceparent")
+    __slots__ = ("id", "kind", "explore_step", "position", "taskset", "task_index", "task_json", "runs", "first_attempt", "lease_token", "required_version", "required_incarnation", "repeat_times", "traceparent", "has_turns", "numbers_calls")
     ID_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     EXPLORE_STEP_FIELD_NUMBER: _ClassVar[int]
@@ -187,6 +189,8 @@ class Assignment(_message.Message):
     REQUIRED_INCARNATION_FIELD_NUMBER: _ClassVar[int]
     REPEAT_TIMES_FIELD_NUMBER: _ClassVar[int]
     TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
+    HAS_TURNS_FIELD_NUMBER: _ClassVar[int]
+    NUMBERS_CALLS_FIELD_NUMBER: _ClassVar[int]
     id: str
     kind: AssignmentKind
     explore_step: int
@@ -201,7 +205,9 @@ class Assignment(_message.Message):
     required_incarnation: int
     repeat_times: int
     traceparent: str
-    def __init__(self, id: _Optional[str] = ..., kind: _Optional[_Union[AssignmentKind, str]] = ..., explore_step: _Optional[int] = ..., position: _Optional[int] = ..., taskset: _Optional[str] = ..., task_index: _Optional[int] = ..., task_json: _Optional[str] = ..., runs: _Optional[_Iterable[int]] = ..., first_attempt: _Optional[int] = ..., lease_token: _Optional[str] = ..., required_version: _Optional[int] = ..., required_incarnation: _Optional[int] = ..., repeat_times: _Optional[int] = ..., traceparent: _Optional[str] = ...) -> None: ...
+    has_turns: bool
+    numbers_calls: bool
+    def __init__(self, id: _Optional[str] = ..., kind: _Optional[_Union[AssignmentKind, str]] = ..., explore_step: _Optional[int] = ..., position: _Optional[int] = ..., taskset: _Optional[str] = ..., task_index: _Optional[int] = ..., task_json: _Optional[str] = ..., runs: _Optional[_Iterable[int]] = ..., first_attempt: _Optional[int] = ..., lease_token: _Optional[str] = ..., required_version: _Optional[int] = ..., required_incarnation: _Optional[int] = ..., repeat_times: _Optional[int] = ..., traceparent: _Optional[str] = ..., has_turns: _Optional[bool] = ..., numbers_calls: _Optional[bool] = ...) -> None: ...
 
 class Lease(_message.Message):
     __slots__ = ("assignment_id", "lease_token")
@@ -246,6 +252,22 @@ class ReleaseLeasesResponse(_message.Message):
     NUM_RELEASED_FIELD_NUMBER: _ClassVar[int]
     num_released: int
     def __init__(self, num_released: _Optional[int] = ...) -> None: ...
+
+class GetTurnsRequest(_message.Message):
+    __slots__ = ("key", "lease", "run")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    LEASE_FIELD_NUMBER: _ClassVar[int]
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    key: StageKey
+    lease: Lease
+    run: int
+    def __init__(self, key: _Optional[_Union[StageKey, _Mapping]] = ..., lease: _Optional[_Union[Lease, _Mapping]] = ..., run: _Optional[int] = ...) -> None: ...
+
+class GetTurnsResponse(_message.Message):
+    __slots__ = ("turns",)
+    TURNS_FIELD_NUMBER: _ClassVar[int]
+    turns: _containers.RepeatedCompositeFieldContainer[_experience_pb2.SessionTurn]
+    def __init__(self, turns: _Optional[_Iterable[_Union[_experience_pb2.SessionTurn, _Mapping]]] = ...) -> None: ...
 
 class UploadBlobRequest(_message.Message):
     __slots__ = ("sha256", "chunk", "tenant")

@@ -68,6 +68,11 @@ class BufferServiceStub:
                 request_serializer=trinity_dot_api_dot_v1_dot_buffer__pb2.ReleaseLeasesRequest.SerializeToString,
                 response_deserializer=trinity_dot_api_dot_v1_dot_buffer__pb2.ReleaseLeasesResponse.FromString,
                 _registered_method=True)
+        self.GetTurns = channel.unary_stream(
+                '/trinity.api.v1.BufferService/GetTurns',
+                request_serializer=trinity_dot_api_dot_v1_dot_buffer__pb2.GetTurnsRequest.SerializeToString,
+                response_deserializer=trinity_dot_api_dot_v1_dot_buffer__pb2.GetTurnsResponse.FromString,
+                _registered_method=True)
         self.UploadBlob = channel.stream_unary(
                 '/trinity.api.v1.BufferService/UploadBlob',
                 request_serializer=trinity_dot_api_dot_v1_dot_buffer__pb2.UploadBlobRequest.SerializeToString,
@@ -173,6 +178,14 @@ class BufferServiceServicer:
 
     def ReleaseLeases(self, request, context):
         """ReleaseLeases gives work back before its lease expires. May be retried, by assignment and lease token.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetTurns(self, request, context):
+        """GetTurns streams the stored turns of a run whose assignment is leased, parents first. May be retried;
+        it changes nothing. FAILED_PRECONDITION: the lease is lost, or contents were deleted.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -292,6 +305,11 @@ def add_BufferServiceServicer_to_server(servicer, server):
                     servicer.ReleaseLeases,
                     request_deserializer=trinity_dot_api_dot_v1_dot_buffer__pb2.ReleaseLeasesRequest.FromString,
                     response_serializer=trinity_dot_api_dot_v1_dot_buffer__pb2.ReleaseLeasesResponse.SerializeToString,
+            ),
+            'GetTurns': grpc.unary_stream_rpc_method_handler(
+                    servicer.GetTurns,
+                    request_deserializer=trinity_dot_api_dot_v1_dot_buffer__pb2.GetTurnsRequest.FromString,
+                    response_serializer=trinity_dot_api_dot_v1_dot_buffer__pb2.GetTurnsResponse.SerializeToString,
             ),
             'UploadBlob': grpc.stream_unary_rpc_method_handler(
                     servicer.UploadBlob,
@@ -493,6 +511,33 @@ class BufferService:
             '/trinity.api.v1.BufferService/ReleaseLeases',
             trinity_dot_api_dot_v1_dot_buffer__pb2.ReleaseLeasesRequest.SerializeToString,
             trinity_dot_api_dot_v1_dot_buffer__pb2.ReleaseLeasesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetTurns(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/trinity.api.v1.BufferService/GetTurns',
+            trinity_dot_api_dot_v1_dot_buffer__pb2.GetTurnsRequest.SerializeToString,
+            trinity_dot_api_dot_v1_dot_buffer__pb2.GetTurnsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -311,11 +311,61 @@ class RunResult(_message.Message):
     def __init__(self, tenant: _Optional[str] = ..., experiment_id: _Optional[str] = ..., stage: _Optional[str] = ..., assignment_id: _Optional[str] = ..., run: _Optional[int] = ..., attempt: _Optional[int] = ..., state: _Optional[_Union[RunResult.State, str]] = ..., reason: _Optional[str] = ..., experiences: _Optional[_Iterable[_Union[Experience, _Mapping]]] = ..., metrics: _Optional[_Mapping[str, float]] = ..., duration_seconds: _Optional[float] = ..., sequence: _Optional[int] = ..., traceparent: _Optional[str] = ...) -> None: ...
 
 class RunResultBatch(_message.Message):
-    __slots__ = ("producer", "results", "blob_sha256")
+    __slots__ = ("producer", "results", "blob_sha256", "turns")
     PRODUCER_FIELD_NUMBER: _ClassVar[int]
     RESULTS_FIELD_NUMBER: _ClassVar[int]
     BLOB_SHA256_FIELD_NUMBER: _ClassVar[int]
+    TURNS_FIELD_NUMBER: _ClassVar[int]
     producer: str
     results: _containers.RepeatedCompositeFieldContainer[RunResult]
     blob_sha256: bytes
-    def __init__(self, producer: _Optional[str] = ..., results: _Optional[_Iterable[_Union[RunResult, _Mapping]]] = ..., blob_sha256: _Optional[bytes] = ...) -> None: ...
+    turns: _containers.RepeatedCompositeFieldContainer[SessionTurn]
+    def __init__(self, producer: _Optional[str] = ..., results: _Optional[_Iterable[_Union[RunResult, _Mapping]]] = ..., blob_sha256: _Optional[bytes] = ..., turns: _Optional[_Iterable[_Union[SessionTurn, _Mapping]]] = ...) -> None: ...
+
+class SessionTurn(_message.Message):
+    __slots__ = ("tenant", "experiment_id", "stage", "assignment_id", "run", "lease_token", "id", "parent_id", "prompt_sha256", "ordinal", "payload", "sequence")
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    EXPERIMENT_ID_FIELD_NUMBER: _ClassVar[int]
+    STAGE_FIELD_NUMBER: _ClassVar[int]
+    ASSIGNMENT_ID_FIELD_NUMBER: _ClassVar[int]
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    LEASE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
+    PARENT_ID_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_SHA256_FIELD_NUMBER: _ClassVar[int]
+    ORDINAL_FIELD_NUMBER: _ClassVar[int]
+    PAYLOAD_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    tenant: str
+    experiment_id: str
+    stage: str
+    assignment_id: str
+    run: int
+    lease_token: str
+    id: str
+    parent_id: str
+    prompt_sha256: bytes
+    ordinal: int
+    payload: bytes
+    sequence: int
+    def __init__(self, tenant: _Optional[str] = ..., experiment_id: _Optional[str] = ..., stage: _Optional[str] = ..., assignment_id: _Optional[str] = ..., run: _Optional[int] = ..., lease_token: _Optional[str] = ..., id: _Optional[str] = ..., parent_id: _Optional[str] = ..., prompt_sha256: _Optional[bytes] = ..., ordinal: _Optional[int] = ..., payload: _Optional[bytes] = ..., sequence: _Optional[int] = ...) -> None: ...
+
+class TurnPayload(_message.Message):
+    __slots__ = ("num_shared_tokens", "num_shared_characters", "answer", "num_shared_spans", "role_spans", "messages_json", "messages_sha256", "told_json")
+    NUM_SHARED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    NUM_SHARED_CHARACTERS_FIELD_NUMBER: _ClassVar[int]
+    ANSWER_FIELD_NUMBER: _ClassVar[int]
+    NUM_SHARED_SPANS_FIELD_NUMBER: _ClassVar[int]
+    ROLE_SPANS_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_JSON_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_SHA256_FIELD_NUMBER: _ClassVar[int]
+    TOLD_JSON_FIELD_NUMBER: _ClassVar[int]
+    num_shared_tokens: int
+    num_shared_characters: int
+    answer: Experience
+    num_shared_spans: int
+    role_spans: _containers.RepeatedCompositeFieldContainer[RoleSpan]
+    messages_json: str
+    messages_sha256: bytes
+    told_json: str
+    def __init__(self, num_shared_tokens: _Optional[int] = ..., num_shared_characters: _Optional[int] = ..., answer: _Optional[_Union[Experience, _Mapping]] = ..., num_shared_spans: _Optional[int] = ..., role_spans: _Optional[_Iterable[_Union[RoleSpan, _Mapping]]] = ..., messages_json: _Optional[str] = ..., messages_sha256: _Optional[bytes] = ..., told_json: _Optional[str] = ...) -> None: ...

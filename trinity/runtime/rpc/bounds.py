@@ -36,6 +36,8 @@ BOUNDS: Mapping[str, int] = {
     "HeartbeatRequest.member": 256 * KIB,
     "HostReport.event_json": MIB,
     "RunResultBatch.results": MAX_MESSAGE_BYTES,
+    "RunResultBatch.turns": MAX_MESSAGE_BYTES,
+    "SessionTurn.payload": SAMPLE_BYTES,
     "RunResult.experiences": MAX_MESSAGE_BYTES,
     "Experience": SAMPLE_BYTES,
     "Experience.arrays": SAMPLE_BYTES,

@@ -73,6 +73,7 @@ _TABLE: Mapping[str, Mapping[str, tuple[Scope, ...]]] = {
         "LeaseAssignments": (_EXPLORER,),
         "RenewLeases": (_EXPLORER,),
         "ReleaseLeases": (_EXPLORER,),
+        "GetTurns": (_EXPLORER,),
         "UploadBlob": (_EXPLORER,),
         "WatchCommits": (_EXPLORER,),
         "BeginIncarnation": (_TRAINER,),

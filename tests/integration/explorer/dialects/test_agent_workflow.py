@@ -66,6 +66,7 @@ async def test_the_calls_of_a_program_are_scored_by_its_last_answer(asked: Asked
     assert [sample.reward for sample in samples] == [1.0] * len(samples)
     assert samples[-1].response_text.endswith("It is 2.")
     assert samples[0].metrics["agent_calls"] == 2
+    assert samples[0].metrics["agent_pruned_calls"] == 0
     assert [message["content"] for message in asked.chats.messages] == [
         *("1+1?", "I think it is 3.", "sure?"),
     ]
@@ -102,6 +103,7 @@ async def test_an_agent_sees_neither_truth_nor_secrets(
         ("import sys; sys.exit('no luck')", AgentFailed, "ended with 1; it said last: no luck"),
         ("import os; os.kill(os.getpid(), 9)", AgentFailed, "by SIGKILL; it printed nothing"),
         (f"{ASKING}\nfor _ in range(9): ask('go on')", AgentFailed, "HTTP Error 400"),
+        ("import os, sys; sys.exit(str(dict(os.environ)))", AgentFailed, r"sessions/\*\*\*"),
     ],
 )
 async def test_an_agent_that_goes_wrong_is_a_failed_run_that_says_why(

@@ -1,0 +1,88 @@
+"""Turns of sessions, and the decision on each: a place of the tree is filled once."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from services.buffer.domain.results import AssignmentView
+from services.buffer.domain.stage import OPEN_ASSIGNMENT
+from trinity.runtime.session_ids import session_id
+from trinity.types import StageKey
+
+FENCED = "the lease under which it was made is over, and another explorer may go on with its run"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReceivedTurn:
+    """One answer of a session: the fields that the buffer uses, and the opaque payload."""
+
+    key: StageKey
+    assignment_id: str
+    run: int
+    lease_token: str
+    turn_id: str
+    parent_id: str | None
+    prompt_sha256: bytes
+    ordinal: int
+    content_hash: bytes
+    body: bytes
+    producer: str
+    sequence: int
+
+    @property
+    def session_id(self) -> str:
+        """The session that the turn belongs to."""
+        return session_id(self.assignment_id, self.run)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnDecision:
+    """The decision on a turn: to be stored, stored before, or refused with a reason."""
+
+    turn: ReceivedTurn
+    is_new: bool = False
+    reason: str = ""
+
+
+def decide_turns(
+    turns: Sequence[ReceivedTurn],
+    *,
+    views: Mapping[str, AssignmentView],
+    known: Mapping[str, bytes],
+    stage_is_open: bool,
+) -> list[TurnDecision]:
+    """Decides on turns in their order; `known` has the hashes of stored turns and parents by id.
+
+    A stored turn that comes again is stored; all others need the current lease. The caller makes
+    sure that no lease is granted meanwhile, so an explorer that holds one finds all turns that will
+    ever precede its own.
+    """
+    hashes = dict(known)
+    decisions = []
+    for turn in turns:
+        if turn.turn_id in hashes:
+            is_same = hashes[turn.turn_id] == turn.content_hash
+            reason = "" if is_same else "another answer was stored in its place"
+            decisions.append(TurnDecision(turn=turn, reason=reason))
+            continue
+        reason = _refusal(turn, views.get(turn.assignment_id), hashes, stage_is_open=stage_is_open)
+        if not reason:
+            hashes[turn.turn_id] = turn.content_hash
+        decisions.append(TurnDecision(turn=turn, is_new=not reason, reason=reason))
+    return decisions
+
+
+def _refusal(
+    turn: ReceivedTurn,
+    view: AssignmentView | None,
+    hashes: Mapping[str, bytes],
+    *,
+    stage_is_open: bool,
+) -> str:
+    if view is None or turn.run not in view.runs:
+        return f"there is no run {turn.run} of an assignment {turn.assignment_id}"
+    is_over = view.state not in OPEN_ASSIGNMENT or not stage_is_open
+    if is_over or view.lease_token != turn.lease_token:
+        return FENCED
+    if turn.parent_id is not None and turn.parent_id not in hashes:
+        return f"its parent {turn.parent_id} is not stored"
+    return ""
