@@ -213,6 +213,14 @@ def test_arguments_of_trinity_rfts_mixed_losses_have_no_effect() -> None:
         stage(GRPO, algorithm=wrong, buffer=EXPERTS)
 
 
+def test_the_older_argument_of_mixed_losses_is_the_newer_one() -> None:
+    for by_token, mode in ((True, "token-mean"), (False, "seq-mean-token-mean")):
+        given: dict[str, object] = {"use_token_level_loss_in_sft": by_token}
+        changes = {"algorithm_type": "mix", "repeat_times": 8, "policy_loss_fn_args": given}
+        plan = plan_experiment(config(GRPO, algorithm=changes, buffer=EXPERTS))
+        assert plan.stages[0].algorithm.policy_loss_fn_args["sft_loss_agg_mode"] == mode
+
+
 def test_mix_takes_the_only_auxiliary_buffer_and_the_others_are_told() -> None:
     rows = EXPERTS["trainer_input"]["auxiliary_buffers"]["sft_dataset"]  # type: ignore[index]
     mix: dict[str, object] = {"algorithm_type": "mix", "repeat_times": 8}

@@ -59,6 +59,8 @@ _CUT = frozenset(
 )
 ARGUMENTS_WITHOUT_EFFECT: Mapping[str, frozenset[str]] = {"mix": _CUT, "mix_chord": _CUT}
 """Arguments that Trinity-RFT's losses scale their micro-batches by; losses here need none of it."""
+_OLD_MODE = "use_token_level_loss_in_sft"
+"""Their argument before Trinity-RFT 0.4 for the average over the expert's rows."""
 _OF_ROLLOUTS: tuple[Part, ...] = ("sample_strategy", "advantage_fn", "kl_penalty_fn")
 """Parts that are not used if the rows are data."""
 
@@ -148,6 +150,9 @@ class AlgorithmPart:
             () if self.part != "policy_loss_fn" else ARGUMENTS_WITHOUT_EFFECT.get(self.name, ())
         )
         read = {name: value for name, value in given.items() if name not in unread}
+        if unread and isinstance(read.get(_OLD_MODE), bool):
+            mode = "token-mean" if read.pop(_OLD_MODE) else "seq-mean-token-mean"
+            read.setdefault("sft_loss_agg_mode", mode)
         return merge_arguments(
             self.signature,
             {**self.defaults, **declared, **read},
