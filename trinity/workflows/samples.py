@@ -209,7 +209,10 @@ def _repeats(built: TokenSequence, own: TokenSequence, *, with_logprobs: bool) -
 
 
 def _mark_as_built(experience: Experience, model: "ModelWrapper") -> None:
-    """Marks an experience that the workflow built; the run's weights are its version.
+    """Marks an experience that the workflow built.
+
+    Its weights are those of the answers that it was made of, as far as it names them for all of its
+    response, else those with which the run began.
 
     Log-probabilities that it lacks are the model's own, at temperature 1.
 
@@ -226,9 +229,10 @@ def _mark_as_built(experience: Experience, model: "ModelWrapper") -> None:
         return
     _fill_in(experience, body, model)
     version, incarnation = model.weights
-    experience.version_spans = (
-        VersionSpan(start=0, end=body.response_length, version=version, incarnation=incarnation),
-    )
+    whole = VersionSpan(start=0, end=body.response_length, version=version, incarnation=incarnation)
+    spans = experience.version_spans
+    if not spans or spans[-1].end != body.response_length:
+        experience.version_spans = (whole,)
 
 
 def _check_tokens(sequence: TokenSequence, model: "ModelWrapper") -> None:
