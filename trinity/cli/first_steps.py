@@ -122,7 +122,7 @@ def _install_hub(hub: str) -> None:
             )
         print(f"making {folder}: some minutes, about {HUB_SIZES[hub]}", flush=True)
         stamp.unlink(missing_ok=True)
-        _run([sys.executable, "-m", "venv", str(folder)])
+        _run([*module_command("venv"), str(folder)])
         install = ["bash", str(shipped("requirements") / "install_locked.sh")]
         for lock in (shipped("requirements") / "build.lock", hub_lock(hub)):
             _run([*install, str(lock), str(python), "--no-deps"])

@@ -271,6 +271,8 @@ async def start_scorer(options: EngineOptions) -> Engine:
 
 def score_token_ids(tokenizer: HuggingFaceTokenizer, words: Sequence[str]) -> tuple[int, ...]:
     """Returns the tokens of `score_tokens`; raises UserError for a text of several tokens."""
+    if not words:
+        return ()
     encode = partial(tokenizer.hf_tokenizer.encode, add_special_tokens=False)
     found = [encode(word) for word in words]
     for word, token_ids in zip(words, found, strict=True):

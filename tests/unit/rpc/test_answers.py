@@ -62,6 +62,7 @@ BOUNDED: Mapping[str, str] = {
     "DeviceTurn.wishes": "one a role",
     "Experiment.stages": "MAX_STAGES",
     "ExperienceRecord.metrics": "the bound of a result",
+    "ExperienceRecord.turn_sha256": "the bound of a result",
     "ExperienceRecord.uses": "one for each train step",
     "GetExperienceResponse.run_metrics": "the bound of a result",
     "GetPopulationResponse.comparisons": FEW,
@@ -164,6 +165,7 @@ KNOWN_TEXTS = {
     *("payload", "prompt_sha256", "session_key"),  # of turns, within the bounds of results
     *("tenant", "stage", "label", "name", "taskset", "owner", "waits_for", "rows_from_run"),
     *("manifest_sha256", "weights_sha256", "path", "address"),
+    *("content_sha256", "row_sha256", "rows_sha256", "before_sha256", "lineage_sha256"),
     *("group", "source", "state", "process"),
     *("reason", "activity", "damage", "recent_loss", "dead_letter_reason", "content_removed"),
     *("text", "prompt", "response", "cursor", "next_page_token"),

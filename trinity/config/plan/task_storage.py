@@ -56,16 +56,19 @@ def _hub_place(taskset: TasksetConfig, key: str, hub: str) -> str:
             f"{key}.path` names the environment of {hub}, with `storage_type: file`: give a file "
             "or folder of Python, or a name or address that the hub knows"
         )
+    if path.startswith(f"{hub}:") and "?{" in path:  # as `trinity config show` writes it
+        place = HubPlace.parse(path)
+        path = place.path if place is not None else path
     if expanded(path).exists() or path.startswith(("/", ".", "~")) or path.endswith(".py"):
         path = absolute(path)
     args = taskset.workflow_args
-    place = str(HubPlace(hub, path, {name: args[name] for name in HUBS[hub] if name in args}))
-    if len(place.encode()) > MAX_BYTES:
+    text = str(HubPlace(hub, path, {name: args[name] for name in HUBS[hub] if name in args}))
+    if len(text.encode()) > MAX_BYTES:
         raise UserError(
             f"{key}.workflow_args`: {' and '.join(HUBS[hub])} have more than {MAX_BYTES:,} bytes "
             "as JSON, with the path: set them where the environment is defined"
         )
-    return place
+    return text
 
 
 def mounted_path(path: str) -> str:
