@@ -24,6 +24,7 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 
 import services.buffer.settings
 import services.buffer.store.schema
+import services.buffer.store.session_schema  # its tables join those of `schema`
 import services.explorer.settings
 import services.synchronizer.settings
 import services.synchronizer.tables
