@@ -167,7 +167,7 @@ class Stage:
     num_unfilled: int = 0
     """Planned train steps that do not exist, because the rows of explore steps filled fewer."""
     session_key: bytes | None = field(default=None, repr=False)
-    """Key of the HMAC that makes addresses of sessions; None if release 0.1 opened it."""
+    """Key of the HMAC that makes addresses of sessions; None if the stage is older than those."""
 
     @property
     def samples_key(self) -> StageKey:
