@@ -1,12 +1,13 @@
 """Counts what becomes of scripts of veRL's: converted, clean, and why the others are not.
 
 git clone --depth 1 https://github.com/verl-project/verl
-git clone --depth 1 https://github.com/verl-project/verl-recipe
+git clone --depth 1 https://github.com/verl-project/verl-recipe recipe
 git clone https://github.com/verl-project/verl verl-of-january
 git -C verl-of-january checkout b178a3cd
-python -m benchmarks.verl_scripts verl/examples verl-recipe verl-of-january/examples [--list]
+python -m benchmarks.verl_scripts verl/examples recipe verl-of-january/examples [--list]
 
-The copies must be whole: scripts name configurations that lie beside their folder.
+The copies must be whole: scripts name configurations that lie beside their folder. They start
+modules of `recipe`, so the folder of recipes has this name.
 
 A script is clean if its report names nothing without counterpart, and `trinity config check` finds
 no error and no planned key. If it lies in a copy of veRL, no function that decides an update may

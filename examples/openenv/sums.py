@@ -12,13 +12,13 @@ REWARDS = (1.0, 0.5)
 
 
 class SumAnswer(Action):
-    """What the model says: the value of an action's only field is the whole answer."""
+    """The model's answer: it is the value of an action's only field."""
 
     answer: str
 
 
 class SumQuestion(Observation):
-    """What the model sees: the text of an observation's only field is the whole message."""
+    """The message to the model: it is the text of an observation's only field."""
 
     text: str = ""
 

@@ -21,7 +21,7 @@ def of_parts(*parts: bytes) -> bytes:
 def content(
     prompt: list[int], sampled: list[int], logprobs: list[float], spans: list[SpanNumbers]
 ) -> bytes:
-    """What one call of the engine was asked and gave."""
+    """The prompt and the answer of one call of the engine."""
     return of_parts(
         b"trinity turn content 1",
         sha256_of(struct.pack(f"<{len(prompt)}i", *prompt)),

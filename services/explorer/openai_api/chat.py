@@ -189,7 +189,7 @@ class ResponseWriter:
     told: WeakKeyDictionary[Experience, tuple[JsonObject, str]] = field(
         default_factory=WeakKeyDictionary
     )
-    """What clients are told of answers: parsers give calls another id each time."""
+    """The messages that clients got: parsers give calls another id each time."""
 
     def check_supported(self, request: ChatRequest) -> None:
         """Raises InvalidApiRequest for tools without a parser, or reasoning with a JSON schema."""

@@ -1,4 +1,4 @@
-"""Turns of runs: stored once under the current lease, and given to whoever holds it."""
+"""Turns of runs: stored once under the current lease, and given to its holder."""
 
 from pathlib import Path
 

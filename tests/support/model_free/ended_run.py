@@ -27,7 +27,7 @@ class EndedRun:
 
     @property
     def engine_log(self) -> Path:
-        """What the engine was asked and answered, a line each."""
+        """Prompts and answers of the engine, a line each."""
         return self.root / ENGINE_LOG
 
 

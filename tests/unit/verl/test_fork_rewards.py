@@ -50,7 +50,7 @@ def of_script(folder: Path, *keys: str) -> Converted:
 
 
 def scored(found: Converted, folder: Path, answers: list[str]) -> list[dict[str, float]]:
-    """What the written part gives for answers, in a process with that part alone."""
+    """Scores of answers by the written part, in a process with that part alone."""
     part = folder / "verl_parts.py"
     part.write_text(found.parts["verl_parts.py"])
     command = [sys.executable, "-c", CALL, str(part), json.dumps(answers)]

@@ -24,7 +24,7 @@ NUM_ENTRIES = 1000
 """Entries of a folder that are listed."""
 _PIECE = 65_536
 _MOST_PIECES = 16
-"""Of output that is read after a command's end: its background processes may print for ever."""
+"""Of output that is read after a command's end: its background processes may print without end."""
 _Message = dict[str, Any]
 
 
