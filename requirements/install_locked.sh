@@ -9,11 +9,24 @@ shift 2
 said="$(mktemp)"
 trap 'rm -f "$said"' EXIT
 
+# Torchvision has no build for processors in the common index: the file says what it needs there.
+let_torchvision_load() {
+    grep -q '^torchvision==' "$lock" || return 0
+    local packages
+    packages="$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
+    cp "$(dirname "$0")/torchvision_beside_cpu_torch.py" "$packages"
+    echo 'import torchvision_beside_cpu_torch' > "$packages/torchvision_beside_cpu_torch.pth"
+}
+
 quiet=-qq
 [ ! -t 1 ] || quiet=--progress-bar=on
 "$python" -m pip --disable-pip-version-check "$quiet" install --no-build-isolation \
-    --require-hashes --requirement "$lock" "$@" 2> "$said" && exit
+    --require-hashes --requirement "$lock" "$@" 2> "$said"
 status=$?
+if [ "$status" = 0 ]; then
+    let_torchvision_load
+    exit
+fi
 cat "$said" >&2
 
 # Pip's own text tells who updates a lock what to do; who installs from one needs something else.

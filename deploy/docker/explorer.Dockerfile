@@ -10,6 +10,7 @@ WORKDIR /src
 COPY deploy/docker/install.sh /install.sh
 COPY requirements/explorer-${VARIANT}.lock /locks/
 COPY requirements/build.lock requirements/install_locked.sh /locks/
+COPY requirements/torchvision_beside_cpu_torch.py /locks/
 COPY pyproject.toml ./
 COPY trinity trinity
 COPY services/__init__.py services/
