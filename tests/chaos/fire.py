@@ -3,9 +3,9 @@
 import asyncio
 import logging
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count, cycle
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from tests.chaos.arena import Arena, arena_in
 from tests.chaos.checks import Findings
 from tests.chaos.nemesis import Death, Nemesis, targets
 from tests.chaos.points import POINTS
-from tests.chaos.varieties import SHORT, VARIETIES, Play
+from tests.chaos.varieties import SHORT, VARIETIES, Play, Played
 
 logger = logging.getLogger(__name__)
 
@@ -21,18 +21,15 @@ UNDER_FIRE_SECONDS = 600.0
 """An experiment may be struck again and again; one that hangs is a stall long before."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Outcome:
     """What a campaign came to."""
 
-    deaths: list[Death]
-    not_reached: list[str]
+    deaths: list[Death] = field(default_factory=list)
+    not_reached: list[str] = field(default_factory=list)
     """Points that were armed and not come to in time."""
-    times_reached: dict[str, int]
-    found: dict[str, Findings]
+    found: dict[str, Findings] = field(default_factory=dict)
     """What the checks found, by experiment; all of them are in it."""
-    num_repeated_steps: int
-    """Steps that more than one life of a trainer trained."""
 
     @property
     def violations(self) -> list[str]:
@@ -50,21 +47,24 @@ class Outcome:
         return [one.target for one in self.deaths if one.back_seconds is None]
 
 
+Settled = Callable[[Death, str, Played], None]
+"""Hears of a death that is overcome, the variety, and what came of its experiment."""
+
+
 async def open_fire(
     root: Path,
     *,
-    kills: int,
+    wanted: Sequence[str],
     seed: int,
-    points: Sequence[str] = (),
     varieties: Sequence[str] = SHORT,
+    settled: Settled = lambda _death, _variety, _played: None,
 ) -> Outcome:
-    """A campaign: so many kills, at these points and else as the seed decides."""
-    chance = random.Random(seed)
+    """A campaign: these targets are struck one after the other, while experiments take turns."""
     async with arena_in(root) as arena:
         expected = {variety: await _undisturbed(arena, variety) for variety in varieties}
-        nemesis = Nemesis(arena, chance)
-        working = asyncio.create_task(_work(arena, nemesis, expected))
-        wanted = targets(chance, kills, points, varieties)
+        nemesis = Nemesis(arena, random.Random(seed))
+        campaign = _Campaign(arena, nemesis, expected, settled)
+        working = asyncio.create_task(campaign.work())
         striking = asyncio.create_task(nemesis.strike(wanted))
         try:
             await asyncio.wait((working, striking), return_when=asyncio.FIRST_COMPLETED)
@@ -72,18 +72,14 @@ async def open_fire(
                 await working
             await striking
             nemesis.is_over = True
-            found, num_repeated = await working
+            await working
         finally:
             for task in (striking, working):
                 task.cancel()
                 with suppress(asyncio.CancelledError, Exception):
                     await task
         return Outcome(
-            deaths=nemesis.deaths,
-            not_reached=nemesis.not_reached,
-            times_reached={name: arena.folder.times_reached(name) for name in POINTS},
-            found=found,
-            num_repeated_steps=num_repeated,
+            deaths=nemesis.deaths, not_reached=nemesis.not_reached, found=campaign.found
         )
 
 
@@ -95,36 +91,47 @@ async def _undisturbed(arena: Arena, variety: str) -> str:
     return played.weights
 
 
-async def _work(
-    arena: Arena, nemesis: Nemesis, expected: Mapping[str, str]
-) -> tuple[dict[str, Findings], int]:
+class _Campaign:
     """Experiments until the nemesis is done; the last one ends in peace.
 
     The varieties take turns; one that the nemesis waits for is next.
     """
-    found: dict[str, Findings] = {}
-    num_repeated = 0
-    turns = cycle(expected)
-    for number in count(1):
-        variety = nemesis.wanted_variety or next(turns)
-        nemesis.experiment = f"under-fire-{number}"
-        play = Play(
-            arena=arena,
-            name=nemesis.experiment,
-            expected=expected[variety],
-            end_seconds=UNDER_FIRE_SECONDS,
-        )
-        played = await VARIETIES[variety](play)
-        found[nemesis.experiment] = played.found
-        if played.found:
-            logger.warning("%s, %s: %s", nemesis.experiment, variety, played.found)
-        num_repeated += played.num_repeated_steps
-        logger.info(
-            "%d experiments, %d deaths, %d with findings",
-            number,
-            len(nemesis.deaths),
-            sum(bool(one) for one in found.values()),
-        )
-        if nemesis.is_over:
-            break
-    return found, num_repeated
+
+    def __init__(
+        self, arena: Arena, nemesis: Nemesis, expected: Mapping[str, str], settled: Settled
+    ) -> None:
+        self._arena = arena
+        self._nemesis = nemesis
+        self._expected = expected
+        self._settled = settled
+        self._played: dict[str, tuple[str, Played]] = {}
+        self._num_settled = 0
+        self.found: dict[str, Findings] = {}
+
+    async def work(self) -> None:
+        turns = cycle(self._expected)
+        for number in count(1):
+            name = self._nemesis.experiment = f"under-fire-{number}"
+            variety = self._nemesis.wanted_variety or next(turns)
+            expected = self._expected[variety]
+            play = Play(
+                arena=self._arena, name=name, expected=expected, end_seconds=UNDER_FIRE_SECONDS
+            )
+            played = await VARIETIES[variety](play)
+            self._played[name] = (variety, played)
+            self.found[name] = played.found
+            if played.found:
+                logger.warning("%s, %s: %s", name, variety, played.found)
+            self._settle()
+            logger.info("%d experiments, %d deaths", number, len(self._nemesis.deaths))
+            if self._nemesis.is_over:
+                break
+
+    def _settle(self) -> None:
+        deaths = self._nemesis.deaths
+        while self._num_settled < len(deaths):
+            death = deaths[self._num_settled]
+            if death.experiment not in self._played:
+                return
+            self._settled(death, *self._played[death.experiment])
+            self._num_settled += 1

@@ -7,19 +7,18 @@ import signal
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import psutil
 
 from tests.chaos.arena import Arena
 from tests.chaos.crash import DEATHS
 from tests.chaos.points import CAMPAIGN, POINTS
-from tests.chaos.recovery import KINDS, Kind, Recovery
+from tests.chaos.recovery import KINDS, RANDOM, SIGNALS, Kind, Recovery
 
 RANK = "tests.chaos.processes.rank"
-TIMES_A_KIND = 4
-"""Kills at random of each kind, for each kill at every point."""
 LONGEST_PAUSE_SECONDS = 1.5
+LONGEST_STOP_SECONDS = 8.0
 PAIRS = 0.15
 """Share of kills that a second one follows before the first is overcome."""
 REACH_SECONDS = 30.0
@@ -31,15 +30,18 @@ LOOK_SECONDS = 0.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Death:
-    """What died, where, and how long the experiment was without it."""
+    """What was struck, where, and how long the experiment was without it."""
 
     target: str
-    """A kind, or a point."""
+    """A process with a signal, or a point."""
     kind: Kind
     at: float
+    """When it died, or went on after it was stopped."""
     experiment: str
-    back_seconds: float | None
+    back_seconds: float | None = None
     """None when it was not back in time: a stall."""
+    load_before: float
+    load_after: float = 0.0
 
 
 def targets(
@@ -48,16 +50,16 @@ def targets(
     points: Sequence[str] = (),
     varieties: Sequence[str] = (),
 ) -> list[str]:
-    """Whom to kill, in which order: every kind at least once, as many points as there is room.
+    """Whom to kill, in which order: every process at least once, the rest as there is room.
 
     These `points` are among them; of those that one variety alone comes to, those of `varieties`.
     """
-    deck: list[str] = list(points)
     reached = [one for one in CAMPAIGN if POINTS[one].variety in ("", *varieties)]
+    deck = [*points, *(f"{kind} SIGKILL" for kind in KINDS)]
     while len(deck) < kills:
-        whole = [*reached, *(list(KINDS) * (TIMES_A_KIND - 1))]
+        whole = [*reached, *RANDOM]
         random_.shuffle(whole)
-        deck += [*KINDS, *whole]
+        deck += whole
     chosen = deck[:kills]
     random_.shuffle(chosen)
     return chosen
@@ -89,12 +91,21 @@ class Nemesis:
     async def _kill(self, target: str) -> Death | None:
         if target in POINTS:
             return await self._kill_at(target)
-        kind: Kind = next(one for one in KINDS if one == target)
+        name, sent = target.split()
+        kind: Kind = next(one for one in KINDS if one == name)
         pid = await self._pid(kind)
-        at = time.time()
+        death = self._death(target, kind, time.time())
         with suppress(ProcessLookupError):  # it may have gone with what died just before
-            os.kill(pid, signal.SIGKILL)
-        return self._death(target, kind, at)
+            os.kill(pid, SIGNALS[sent])
+        return await self._let_go_on(death, pid) if _is_stop(death) else death
+
+    async def _let_go_on(self, death: Death, pid: int) -> Death:
+        """After a while; its time counts from then on."""
+        await asyncio.sleep(self._random.uniform(0.2, LONGEST_STOP_SECONDS))
+        at = time.time()
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
+        return replace(death, at=at)
 
     async def _kill_at(self, point: str) -> Death | None:
         """Let it kill itself; a point that is not come to is left."""
@@ -111,7 +122,10 @@ class Nemesis:
         return self._death(point, POINTS[point].process, lines[-1]["at"])
 
     def _death(self, target: str, kind: Kind, at: float) -> Death:
-        return Death(target=target, kind=kind, at=at, experiment=self.experiment, back_seconds=None)
+        load = os.getloadavg()[0]
+        return Death(
+            target=target, kind=kind, at=at, experiment=self.experiment, load_before=load
+        )
 
     async def _pid(self, kind: Kind) -> int:
         """Of the process that is there now, or of the next one."""
@@ -132,8 +146,10 @@ class Nemesis:
         """Of deaths that overlap, the time of each counts from the last one."""
         last = max((one.at for one in struck), default=0.0)
         for one in struck:
-            back = await self._back(Recovery(self._arena, one.kind, one.at, last))
-            self.deaths.append(_with_seconds(one, back))
+            recovery = Recovery(self._arena, one.kind, one.at, last, is_same_process=_is_stop(one))
+            back = await self._back(recovery)
+            load = os.getloadavg()[0]
+            self.deaths.append(replace(one, back_seconds=back, load_after=load))
 
     async def _back(self, recovery: Recovery) -> float | None:
         while recovery.seconds_so_far() < BACK_SECONDS:
@@ -149,11 +165,5 @@ def _next(left: Iterator[str]) -> list[str]:
     return [] if following is None else [following]
 
 
-def _with_seconds(death: Death, seconds: float | None) -> Death:
-    return Death(
-        target=death.target,
-        kind=death.kind,
-        at=death.at,
-        experiment=death.experiment,
-        back_seconds=seconds,
-    )
+def _is_stop(death: Death) -> bool:
+    return death.target.endswith(" SIGSTOP")

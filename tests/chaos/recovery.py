@@ -7,26 +7,23 @@
 | broker | the first result stored after its process was started again |
 | buffer, database | the first result stored or step reported after that |
 | synchronizer | the first version announced after its process was started again |
+| stopped for a while | the first of its kind that is done after it went on |
 """
 
+import signal
 import time
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import psycopg
 
 from tests.chaos.arena import Arena
 
 Kind = Literal["explorer", "buffer", "trainer", "rank", "synchronizer", "nats", "postgres"]
-KINDS: tuple[Kind, ...] = (
-    "explorer",
-    "buffer",
-    "trainer",
-    "rank",
-    "synchronizer",
-    "nats",
-    "postgres",
-)
+KINDS: tuple[Kind, ...] = get_args(Kind)
+SIGNALS = {"SIGKILL": signal.SIGKILL, "SIGTERM": signal.SIGTERM, "SIGSTOP": signal.SIGSTOP}
+RANDOM = tuple(f"{kind} {name}" for kind in KINDS for name in SIGNALS)
+"""What is struck at random: a process with a signal. One that is stopped goes on after a while."""
 
 NEW_EXPLORER = """
     SELECT min(one.received_at) FROM run_attempt one
@@ -47,6 +44,9 @@ ANYTHING_STORED = """
         (SELECT min(received_at) FROM run_attempt WHERE received_at > to_timestamp(%(since)s)),
         (SELECT min(reported_at) FROM step_report WHERE reported_at > to_timestamp(%(since)s)))
 """
+STEP_REPORTED = """
+    SELECT min(reported_at) FROM step_report WHERE reported_at > to_timestamp(%(since)s)
+"""
 VERSION_ANNOUNCED = """
     SELECT min(published_at) FROM version WHERE published_at > to_timestamp(%(since)s)
 """
@@ -59,6 +59,8 @@ QUERIES: dict[Kind, tuple[str, str]] = {
     "postgres": ("buffer-postgres-dsn", ANYTHING_STORED),
     "synchronizer": ("synchronizer-postgres-dsn", VERSION_ANNOUNCED),
 }
+GOING_ON = {"explorer": RESULT_STORED, "trainer": STEP_REPORTED, "rank": STEP_REPORTED}
+"""Of a process that was stopped and goes on: it is no new one."""
 RESTARTED_FIRST = {"buffer", "nats", "postgres", "synchronizer"}
 """What these do is also done by those who were there before: it counts from the restart on."""
 
@@ -72,14 +74,20 @@ class Recovery:
     died_at: float
     last_death: float
     """Of those that overlap with it: from then on counts what is done."""
+    is_same_process: bool = False
+    """It was stopped, and went on at `died_at`."""
 
     def back_at(self) -> float | None:
         """When it was, if it is."""
-        since = self._restarted_at() if self.kind in RESTARTED_FIRST else self.died_at
+        is_restarted = self.kind in RESTARTED_FIRST and not self.is_same_process
+        since = self._restarted_at() if is_restarted else self.died_at
         if since is None:
             return None
         times = {"since": since, "last": self.last_death}
         secret, query = QUERIES[self.kind]
+        if self.is_same_process:
+            times["since"] = self.last_death
+            query = GOING_ON.get(self.kind, query)
         try:
             with psycopg.connect(self.arena.secret(secret), connect_timeout=2) as connection:
                 row = connection.execute(query, times).fetchone()

@@ -78,15 +78,18 @@ def takes_memory_in_a_file(num_bytes: int) -> bool:
 
 
 def takes_memory_in_children(num_bytes: int) -> bool:
-    """Takes it in four processes, none of which takes more than a quarter."""
-    program = f"import time; taken = bytearray({num_bytes // 4}); print(1, flush=True); input()"
+    """Takes it in four processes, each a quarter; all must still be there when the last has it.
+
+    A limit may kill one that has long said so, to make room for the next.
+    """
+    program = f"taken = bytearray({num_bytes // 4}); print(1, flush=True); input()"
     command = [sys.executable, "-c", program]
     pipe = subprocess.PIPE
     children = [subprocess.Popen(command, stdin=pipe, stdout=pipe) for _ in range(4)]
     came = [child.stdout.read(1) for child in children if child.stdout]
     for child in children:
-        child.kill()
-    return came == [b"1"] * 4
+        child.communicate(b"\n")
+    return came == [b"1"] * 4 and all(child.returncode == 0 for child in children)
 
 
 def fills(place: list[Any]) -> bool:
