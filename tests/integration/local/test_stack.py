@@ -116,6 +116,20 @@ async def test_a_killed_database_and_a_killed_broker_return_with_their_data(
         await client.close()
 
 
+async def test_a_database_that_is_told_to_end_does_not_wait_for_its_clients(tmp_path: Path) -> None:
+    """At SIGTERM Postgres lets in no new ones, and serves those who are there for good."""
+    async with LocalStack(
+        job_dir=tmp_path, externals=ExternalServers(), services=no_services
+    ) as stack:
+        dsn = _secret(tmp_path, "buffer-postgres-dsn")
+        with psycopg.connect(dsn):
+            os.kill(stack.pids["postgres"], signal.SIGTERM)
+            await next_event(stack, EventKind.RESTARTED, "postgres")
+        await next_event(stack, EventKind.READY, "postgres")
+        with psycopg.connect(dsn) as again:
+            assert again.execute("SELECT 1").fetchone() == (1,)
+
+
 async def test_a_service_that_keeps_dying_is_given_up_with_its_log(
     tmp_path: Path, externals: ExternalServers
 ) -> None:

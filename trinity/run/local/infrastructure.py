@@ -111,6 +111,8 @@ class ProcessWithProbe:
 
     spec: ProcessSpec
     wait_ready: ReadinessProbe
+    is_refusing: Callable[[], bool] = bool
+    """True while it waits for its clients to leave before it ends, and lets in no others."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -189,7 +191,7 @@ class Infrastructure:
         self, server: PostgresServer, start: Callable[[ProcessWithProbe], Awaitable[None]]
     ) -> None:
         spec = await asyncio.to_thread(self._prepare_own, server)
-        await start(ProcessWithProbe(spec, server.wait_ready))
+        await start(ProcessWithProbe(spec, server.wait_ready, server.is_refusing))
 
     def _prepare_own(self, server: PostgresServer) -> ProcessSpec:
         """Registers a database before it is made, or when it is trusted."""

@@ -154,6 +154,13 @@ class PostgresServer:
                 except psycopg.OperationalError as error:
                     logger.warning("the database went away again", extra={"why": str(error)})
 
+    def is_refusing(self) -> bool:
+        """True once a SIGTERM has come: new clients are refused until all others have left."""
+        try:
+            return self._pid_file.read_text().rstrip().endswith("stopping")
+        except OSError:
+            return False
+
     async def _set_up(self, connection: psycopg.AsyncConnection) -> None:
         passwords = {role: self.secrets.password(f"postgres-{role}") for role in SCHEMA_OWNERS}
         await set_up_roles(connection, passwords)
@@ -177,6 +184,10 @@ class PostgresServer:
     @property
     def _data(self) -> Path:
         return self.folder / "data"
+
+    @property
+    def _pid_file(self) -> Path:
+        return self._data / "postmaster.pid"
 
     @property
     def _sockets(self) -> Path:
@@ -247,7 +258,7 @@ class PostgresServer:
         If the file is truncated, or the recorded process number now belongs to another program,
         Postgres would suspect a running predecessor and refuse to start: the file is deleted.
         """
-        pid_file = self._data / "postmaster.pid"
+        pid_file = self._pid_file
         if not pid_file.exists():
             return
         recorded = pid_file.read_text().partition("\n")[0]

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -43,6 +44,7 @@ _DATA_FOLDERS = {"postgres": "the database", "nats": "the broker"}
 _CAUSES = (" PANIC: ", " FATAL: ")
 """A database logs these first and then at length how it ends."""
 _MAX_LINE_LENGTH = 300
+_LOOK_SECONDS = 5.0
 
 
 def start_error(event: StackEvent) -> TrinityError:
@@ -217,6 +219,7 @@ class LocalStack:
         await self._unless_failed(self._launch_together(self._services(surroundings)))
         self._is_up = True
         self._write_run_file()
+        self._probes["refusing"] = asyncio.create_task(self._end_refusing_processes())
 
     def _locks(self, lock: JobLock) -> list[int]:
         """Returns the descriptors of the locks that last as long as the supervisor."""
@@ -313,6 +316,15 @@ class LocalStack:
                     log_file=str(launchable.spec.log_file),
                 )
             )
+
+    async def _end_refusing_processes(self) -> None:
+        """Ends processes at once that would wait for their clients; they are then restarted."""
+        while True:
+            await asyncio.sleep(_LOOK_SECONDS)
+            for name, launchable in self._launched.items():
+                if launchable.is_refusing():
+                    with suppress(ProcessLookupError):
+                        os.kill(self._pids[name], launchable.spec.stop_signal)
 
     def _write_run_file(self) -> None:
         assert self._supervisor is not None
