@@ -1,10 +1,13 @@
 """A stack to be killed at: with points, journals and switches, and addresses to look inside."""
 
 import asyncio
+import os
+import signal
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import grpc
@@ -30,12 +33,14 @@ from tests.support.model_free.stack import model_free_stack
 from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.run.local.process_spec import EventKind
+from trinity.run.local.run_file import read_running
 from trinity.run.local.stack import LocalStack
 from trinity.runtime.security.secret_files import SecretFiles
 
 SERVICES = ("synchronizer", "buffer", "trainer", "explorer")
 MANY = 10_000
 RETRY_SECONDS = 0.1
+ASK_AGAIN_SECONDS = 5.0
 SEGMENT_MAX_ROWS = "4"
 """Of contents that are removed together: half of what a step takes."""
 LATER_REWARD = "tests.support.model_free.later_reward.LaterReward"
@@ -60,11 +65,14 @@ class Arena:
 
     root: Path
     folder: FaultsFolder
+    make_stack: Callable[[], LocalStack]
     stack: LocalStack
     restarts: list[tuple[str, float]] = field(default_factory=list)
     """Which process was started again, and when."""
     plans: dict[str, ExperimentPlan] = field(default_factory=dict)
     """Of the experiments so far, by their labels."""
+    is_up: asyncio.Event = field(default_factory=asyncio.Event)
+    _noting: asyncio.Task[None] | None = None
 
     def secret(self, name: str) -> str:
         """An address with its password."""
@@ -78,6 +86,8 @@ class Arena:
         num_steps: int,
         seed: int = 7,
         sync_offset: int = 0,
+        sync_style: str = "fixed",
+        colocated: bool = False,
         end_seconds: float = END_SECONDS,
         algorithm: Mapping[str, JsonValue] = GRPO,
         buffer: Mapping[str, JsonValue] | None = None,
@@ -98,6 +108,7 @@ class Arena:
             name=name,
             seed=seed,
             algorithm=algorithm,
+            mode="colocate" if colocated else "both",
             buffer={
                 "total_steps": num_steps,
                 "keep_steps": 0,
@@ -111,7 +122,7 @@ class Arena:
                 **(buffer or {}),
             },
             explorer=EXPLORER if measured else {},
-            synchronizer={"sync_offset": sync_offset},
+            synchronizer={"sync_offset": sync_offset, "sync_style": sync_style},
             trainer={"save_interval": 2, "max_checkpoints_to_keep": 2},
             data_processor={
                 "experience_pipeline": {"operators": list(operators)},
@@ -125,18 +136,39 @@ class Arena:
     ) -> pb.Experiment:
         """The same for a plan that is made already."""
         self.plans[plan.label] = plan
-        address = self.stack.addresses.synchronizer
         async with asyncio.timeout(end_seconds):
             while True:
                 try:
-                    begun = await start_experiment(address, plan)
+                    begun = await start_experiment(self.stack.addresses.synchronizer, plan)
                 except (
                     grpc.aio.AioRpcError
                 ):  # it may have begun all the same: asking again finds it
                     await asyncio.sleep(RETRY_SECONDS)
                 else:
                     async with self._visited(begun, visited):
-                        return await wait_until_ended(address, begun.id)
+                        return await self._end_of(begun.id)
+
+    async def _end_of(self, experiment_id: str) -> pb.Experiment:
+        """Asks anew now and then: another launcher gives the services other addresses."""
+        while True:
+            await self.is_up.wait()
+            address = self.stack.addresses.synchronizer
+            with suppress(TimeoutError):
+                async with asyncio.timeout(ASK_AGAIN_SECONDS):
+                    return await wait_until_ended(address, experiment_id)
+
+    async def relaunch(self, sent: signal.Signals) -> None:
+        """Has the supervisor, which holds all processes, end; then starts the stack as it was."""
+        self.is_up.clear()
+        running = read_running(self.root / "stack")
+        if running is not None:
+            os.kill(running.supervisor_pid, sent)
+        await self.stack.stop()
+        self.stack = self.make_stack()
+        await self.stack.__aenter__()
+        self._note_restarts()
+        self.restarts.append(("launcher", time.time()))
+        self.is_up.set()
 
     @asynccontextmanager
     async def _visited(self, experiment: pb.Experiment, visited: bool) -> AsyncIterator[None]:
@@ -182,9 +214,18 @@ class Arena:
             except psycopg.OperationalError:
                 time.sleep(RETRY_SECONDS)
 
-    async def note_restarts(self) -> None:
-        """Keep the list of restarts, until cancelled."""
-        async for event in self.stack.events():
+    async def start(self) -> None:
+        """Starts the stack."""
+        await self.stack.__aenter__()
+        self._note_restarts()
+        self.is_up.set()
+
+    def _note_restarts(self) -> None:
+        self._noting = asyncio.create_task(self._keep_restarts(self.stack))
+
+    async def _keep_restarts(self, stack: LocalStack) -> None:
+        """Returns when the stack is stopped."""
+        async for event in stack.events():
             if event.kind is EventKind.RESTARTED:
                 self.restarts.append((event.process, time.time()))
 
@@ -200,7 +241,8 @@ async def arena_in(
     folder = FaultsFolder(root / "faults")
     folder.make()
     common = {VARIABLE: str(folder.path), "TRINITY_BUFFER_FUNCTION_VARIABLES": VARIABLE}
-    stack = model_free_stack(
+    make_stack = partial(
+        model_free_stack,
         root / "stack",
         modules={name: f"tests.chaos.processes.{name}" for name in SERVICES},
         environment={
@@ -219,12 +261,9 @@ async def arena_in(
         },
         max_restarts=MANY,
     )
-    async with stack:
-        arena = Arena(root, folder, stack)
-        noting = asyncio.create_task(arena.note_restarts())
-        try:
-            yield arena
-        finally:
-            noting.cancel()
-            with suppress(asyncio.CancelledError):
-                await noting
+    arena = Arena(root, folder, make_stack, make_stack())
+    await arena.start()
+    try:
+        yield arena
+    finally:
+        await arena.stack.stop()

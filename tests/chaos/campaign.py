@@ -1,45 +1,130 @@
-"""A long campaign: python -m tests.chaos.campaign --kills 500 --seed 1 [--docs FILE]"""
+"""A long campaign, which adds its kills to the ledger and may be ended at any time.
+
+python -m tests.chaos.campaign --kills 500      # what the ledger lacks comes first
+python -m tests.chaos.campaign --table docs/guarantees.md [--check]
+python -m tests.chaos.campaign --again 412      # the kill of the ledger's line 412, ten times
+"""
 
 import argparse
 import asyncio
 import logging
+import random
+import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
+from tests.chaos import ledger
 from tests.chaos.fire import Outcome, open_fire
+from tests.chaos.nemesis import Death, targets
+from tests.chaos.sources import REPOSITORY, digest_of
 from tests.chaos.table import table_of, write_between
-from tests.chaos.varieties import VARIETIES
+from tests.chaos.varieties import UNORDERED, VARIETIES, Played
+
+AGAIN = 10
 
 
 def main() -> int:
     """0 when nothing was found, 1 otherwise; then the folder stays to be looked at."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kills", type=int, default=100, help="how many processes die")
-    parser.add_argument("--seed", type=int, default=1, help="decides who dies when")
-    parser.add_argument("--docs", type=Path, help="a document whose table is replaced")
+    parser.add_argument("--kills", type=int, default=100, help="how many kills are added")
+    parser.add_argument("--seed", type=int, help="decides the order; else one that is new")
+    parser.add_argument("--table", type=Path, help="a document whose table is written")
+    parser.add_argument("--check", action="store_true", help="compare the table, write nothing")
+    parser.add_argument("--again", type=int, help="a line of the ledger whose kill is repeated")
     parser.add_argument("--folder", type=Path, help="where the stack lives; else a temporary one")
-    parser.add_argument(
-        "--varieties",
-        nargs="+",
-        choices=tuple(VARIETIES),
-        default=tuple(VARIETIES),
-        help="the kinds of experiment that take turns; else all of them",
-    )
+    parser.add_argument("--varieties", nargs="+", choices=tuple(VARIETIES), default=())
     arguments = parser.parse_args()
-    folder = arguments.folder or Path(tempfile.mkdtemp(prefix="trinity-faults-"))
     logging.basicConfig(format="%(asctime)s %(message)s")
     logging.getLogger("tests.chaos.fire").setLevel(logging.INFO)
+    if arguments.table:
+        return _write_table(arguments.table, is_check=arguments.check)
+    return _campaign(arguments)
+
+
+def _campaign(arguments: argparse.Namespace) -> int:
+    rows = ledger.read()
+    seed = arguments.seed or max((row.seed for row in rows), default=0) + 1
+    wanted = _wanted(rows, arguments.kills, random.Random(seed))
+    varieties = arguments.varieties or _fewest_first(rows)
+    if arguments.again:
+        row = rows[arguments.again - 1]
+        wanted, varieties, seed = [row.target] * AGAIN, [row.variety], row.seed
+    folder = arguments.folder or Path(tempfile.mkdtemp(prefix="trinity-faults-"))
+    commit = _commit()
+
+    def settled(death: Death, variety: str, played: Played) -> None:
+        ledger.append([_trial(death, variety, played, seed=seed, commit=commit)])
+
     begun = time.monotonic()
     outcome = asyncio.run(
-        open_fire(folder, kills=arguments.kills, seed=arguments.seed, varieties=arguments.varieties)
+        open_fire(folder, wanted=wanted, seed=seed, varieties=varieties, settled=settled)
     )
-    table = table_of(outcome, kills=arguments.kills, seed=arguments.seed)
-    _say(f"{table}\n\n{time.monotonic() - begun:.0f} s; the stack's folder: {folder}")
-    if arguments.docs:
-        write_between(arguments.docs, table)
+    _say(f"{len(outcome.deaths)} kills in {time.monotonic() - begun:.0f} s; stack: {folder}")
+    _say(_lack(ledger.read()))
     return _verdict(outcome)
+
+
+def _trial(death: Death, variety: str, played: Played, *, seed: int, commit: str) -> ledger.Trial:
+    return ledger.Trial(
+        commit=commit,
+        seed=seed,
+        variety=variety,
+        experiment=death.experiment,
+        target=death.target,
+        sources=digest_of(death.target),
+        load_before=round(death.load_before, 1),
+        load_after=round(death.load_after, 1),
+        back_seconds=None if death.back_seconds is None else round(death.back_seconds, 2),
+        found=played.found,
+        ends_the_same=None
+        if variety in UNORDERED
+        else "ends_in_the_same_weights" not in played.found,
+    )
+
+
+def _wanted(rows: Sequence[ledger.Trial], kills: int, chance: random.Random) -> list[str]:
+    """What the ledger lacks, in a random order, and then anything."""
+    lacks = ledger.missing(ledger.counted(rows), ())
+    deck = [name for name, number in lacks.items() for _ in range(number) if name != "any"]
+    chance.shuffle(deck)
+    while len(deck) < kills:
+        deck += targets(chance, kills - len(deck), varieties=tuple(VARIETIES))
+    return deck[:kills]
+
+
+def _fewest_first(rows: Sequence[ledger.Trial]) -> list[str]:
+    counted = [row.variety for row in ledger.counted(rows)]
+    return sorted(VARIETIES, key=counted.count)
+
+
+def _commit() -> str:
+    asked = ["git", "-C", str(REPOSITORY), "rev-parse", "--short=10", "HEAD"]
+    return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def _write_table(document: Path, *, is_check: bool) -> int:
+    rows = ledger.read()
+    text = document.read_text()
+    written = write_between(text, table_of(rows))
+    _say(_lack(rows))
+    if is_check:
+        if written == text:
+            return 0
+        _say(
+            f"{document} is not what the ledger says: python -m {__spec__.name} --table {document}"
+        )
+        return 1
+    document.write_text(written)
+    return 0
+
+
+def _lack(rows: Sequence[ledger.Trial]) -> str:
+    lacks = ledger.missing(ledger.counted(rows), VARIETIES)
+    listed = ", ".join(f"{name} {number}" for name, number in lacks.items())
+    return f"missing: {listed}" if lacks else "nothing is missing"
 
 
 def _verdict(outcome: Outcome) -> int:

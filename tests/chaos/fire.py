@@ -11,8 +11,7 @@ from pathlib import Path
 
 from tests.chaos.arena import Arena, arena_in
 from tests.chaos.checks import Findings
-from tests.chaos.nemesis import Death, Nemesis, targets
-from tests.chaos.points import POINTS
+from tests.chaos.nemesis import Death, Nemesis
 from tests.chaos.varieties import SHORT, VARIETIES, Play, Played
 
 logger = logging.getLogger(__name__)
@@ -78,9 +77,7 @@ async def open_fire(
                 task.cancel()
                 with suppress(asyncio.CancelledError, Exception):
                     await task
-        return Outcome(
-            deaths=nemesis.deaths, not_reached=nemesis.not_reached, found=campaign.found
-        )
+        return Outcome(deaths=nemesis.deaths, not_reached=nemesis.not_reached, found=campaign.found)
 
 
 async def _undisturbed(arena: Arena, variety: str) -> str:
@@ -113,6 +110,7 @@ class _Campaign:
         for number in count(1):
             name = self._nemesis.experiment = f"under-fire-{number}"
             variety = self._nemesis.wanted_variety or next(turns)
+            self._nemesis.variety = variety
             expected = self._expected[variety]
             play = Play(
                 arena=self._arena, name=name, expected=expected, end_seconds=UNDER_FIRE_SECONDS

@@ -15,6 +15,7 @@ from tests.chaos.arena import Arena
 from tests.chaos.crash import DEATHS
 from tests.chaos.points import CAMPAIGN, POINTS
 from tests.chaos.recovery import KINDS, RANDOM, SIGNALS, Kind, Recovery
+from trinity.run.local.run_file import read_running
 
 RANK = "tests.chaos.processes.rank"
 LONGEST_PAUSE_SECONDS = 1.5
@@ -24,8 +25,10 @@ PAIRS = 0.15
 REACH_SECONDS = 30.0
 VARIETY_SECONDS = 240.0
 """Until an experiment of that kind has its turn, and comes to the point."""
-BACK_SECONDS = 60.0
+BACK_SECONDS = 180.0
 LOOK_SECONDS = 0.05
+VISITED, RELAUNCHED = "visited", "plain"
+"""Varieties: where a launcher is not killed, and where it is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,12 +75,13 @@ class Nemesis:
         self._arena = arena
         self._random = random_
         self.experiment = ""
+        self.variety = ""
         self.wanted_variety = ""
         self.is_over = False
         self.deaths: list[Death] = []
         self.not_reached: list[str] = []
 
-    async def strike(self, wanted: list[str]) -> None:
+    async def strike(self, wanted: Sequence[str]) -> None:
         """Kill all of them; now and then two before the first is overcome."""
         left = iter(wanted)
         for target in left:
@@ -93,11 +97,23 @@ class Nemesis:
             return await self._kill_at(target)
         name, sent = target.split()
         kind: Kind = next(one for one in KINDS if one == name)
+        if kind == "launcher" and sent != "SIGSTOP":
+            return await self._relaunch(target, SIGNALS[sent])
         pid = await self._pid(kind)
         death = self._death(target, kind, time.time())
         with suppress(ProcessLookupError):  # it may have gone with what died just before
             os.kill(pid, SIGNALS[sent])
         return await self._let_go_on(death, pid) if _is_stop(death) else death
+
+    async def _relaunch(self, target: str, sent: signal.Signals) -> Death:
+        """Not during a visit: the visitor knows one address."""
+        self.wanted_variety = RELAUNCHED
+        while self.variety == VISITED:  # noqa: ASYNC110
+            await asyncio.sleep(LOOK_SECONDS)
+        death = self._death(target, "launcher", time.time())
+        await self._arena.relaunch(sent)
+        self.wanted_variety = ""
+        return death
 
     async def _let_go_on(self, death: Death, pid: int) -> Death:
         """After a while; its time counts from then on."""
@@ -123,17 +139,21 @@ class Nemesis:
 
     def _death(self, target: str, kind: Kind, at: float) -> Death:
         load = os.getloadavg()[0]
-        return Death(
-            target=target, kind=kind, at=at, experiment=self.experiment, load_before=load
-        )
+        return Death(target=target, kind=kind, at=at, experiment=self.experiment, load_before=load)
 
     async def _pid(self, kind: Kind) -> int:
         """Of the process that is there now, or of the next one."""
         while True:
-            pid = self._rank_pid() if kind == "rank" else self._arena.stack.pids[kind]
+            pid = self._pid_now(kind)
             if pid is not None and psutil.pid_exists(pid):
                 return pid
             await asyncio.sleep(LOOK_SECONDS)
+
+    def _pid_now(self, kind: Kind) -> int | None:
+        if kind == "launcher":
+            running = read_running(self._arena.root / "stack")
+            return None if running is None else running.supervisor_pid
+        return self._rank_pid() if kind == "rank" else self._arena.stack.pids[kind]
 
     def _rank_pid(self) -> int | None:
         with suppress(psutil.Error):

@@ -5,7 +5,7 @@
 | explorer | the first result stored of an explorer that was not there before |
 | trainer, rank | the first step reported by an incarnation that began after it |
 | broker | the first result stored after its process was started again |
-| buffer, database | the first result stored or step reported after that |
+| buffer, database, launcher | the first result stored or step reported after that |
 | synchronizer | the first version announced after its process was started again |
 | stopped for a while | the first of its kind that is done after it went on |
 """
@@ -19,7 +19,9 @@ import psycopg
 
 from tests.chaos.arena import Arena
 
-Kind = Literal["explorer", "buffer", "trainer", "rank", "synchronizer", "nats", "postgres"]
+Kind = Literal[
+    "explorer", "buffer", "trainer", "rank", "synchronizer", "nats", "postgres", "launcher"
+]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 SIGNALS = {"SIGKILL": signal.SIGKILL, "SIGTERM": signal.SIGTERM, "SIGSTOP": signal.SIGSTOP}
 RANDOM = tuple(f"{kind} {name}" for kind in KINDS for name in SIGNALS)
@@ -57,11 +59,12 @@ QUERIES: dict[Kind, tuple[str, str]] = {
     "buffer": ("buffer-postgres-dsn", ANYTHING_STORED),
     "nats": ("buffer-postgres-dsn", RESULT_STORED),
     "postgres": ("buffer-postgres-dsn", ANYTHING_STORED),
+    "launcher": ("buffer-postgres-dsn", ANYTHING_STORED),
     "synchronizer": ("synchronizer-postgres-dsn", VERSION_ANNOUNCED),
 }
 GOING_ON = {"explorer": RESULT_STORED, "trainer": STEP_REPORTED, "rank": STEP_REPORTED}
 """Of a process that was stopped and goes on: it is no new one."""
-RESTARTED_FIRST = {"buffer", "nats", "postgres", "synchronizer"}
+RESTARTED_FIRST = {"buffer", "nats", "postgres", "synchronizer", "launcher"}
 """What these do is also done by those who were there before: it counts from the restart on."""
 
 

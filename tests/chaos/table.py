@@ -1,44 +1,46 @@
-"""The table of a campaign, and its place in a document."""
+"""The table of the ledger, and its place in a document.
+
+It has all rows, so that it changes only with the ledger; `ledger.missing` asks which still count.
+"""
 
 import statistics
 from collections.abc import Sequence
-from pathlib import Path
 
-from tests.chaos.fire import Outcome
-from tests.chaos.nemesis import Death
-from tests.chaos.points import POINTS
-from tests.chaos.recovery import KINDS
+from tests.chaos.ledger import Trial
+from tests.chaos.points import CAMPAIGN
+from tests.chaos.recovery import RANDOM
+from tests.chaos.varieties import ALONE, VARIETIES
 
 BEGIN, END = "<!-- campaign: begin -->", "<!-- campaign: end -->"
-LOST = ("told_is_stored", "nothing_is_lost", "whole_groups")
-TWICE = ("stored_once", "one_attempt_a_run", "no_row_twice")
+LOST = ("told_is_stored", "nothing_is_lost", "whole_groups", "sink_has_all")
+TWICE = ("stored_once", "one_attempt_a_run", "no_row_twice", "sink_has_none_twice")
 
 
-def table_of(outcome: Outcome, *, kills: int, seed: int) -> str:
+def table_of(rows: Sequence[Trial]) -> str:
     """Markdown: what was killed how often, and what came of it."""
-    lines = [
-        f"`python -m tests.chaos.campaign --kills {kills} --seed {seed}`: "
-        f"{len(outcome.deaths)} deaths during {len(outcome.found)} experiments of one stack; "
-        f"{outcome.num_repeated_steps} train steps were trained again by a later life; "
-        f"{_same_weights(outcome)} of the experiments ended in the weights of the undisturbed one.",
-        "",
-        "| killed | deaths | reached | back at work: median s | p95 s | lost | twice | other |",
-        "|---|---:|---:|---:|---:|---:|---:|---:|",
-    ]
-    for kind in KINDS:
-        lines += _row(f"{kind}, at random", kind, outcome, reached="")
-    for point in POINTS:
-        lines += _row(f"`{point}`", point, outcome, reached=str(outcome.times_reached[point]))
-    own = [one.experiment for one in outcome.deaths]
-    lines.append(_line("**all**", outcome.deaths, outcome, "", list(outcome.found) or own))
-    return "\n".join(lines)
+    return "\n".join(
+        [
+            _summary(rows),
+            "",
+            "| killed | kills | back at work: median s | p95 s | p95 over `alone` | lost | twice "
+            "| other |",
+            "|---|---:|---:|---:|---:|---:|---:|---:|",
+            *(_line(name.replace(" ", ", "), _of(rows, name)) for name in RANDOM),
+            *(_line(f"`{name}`", _of(rows, name)) for name in CAMPAIGN),
+            _line("**all**", rows),
+            "",
+            "| experiments of kind | kills | lost | twice | other |",
+            "|---|---:|---:|---:|---:|",
+            *(_variety_line(name, rows) for name in VARIETIES),
+        ]
+    )
 
 
-def write_between(document: Path, text: str) -> None:
-    """Replace what stands between the markers."""
-    before, _, rest = document.read_text().partition(BEGIN)
+def write_between(text: str, table: str) -> str:
+    """Returns the text of a document with what stands between the markers replaced."""
+    before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
-    document.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}")
+    return f"{before}{BEGIN}\n{table}\n{END}{after}"
 
 
 def percentile(values: Sequence[float], share: float) -> float:
@@ -47,32 +49,52 @@ def percentile(values: Sequence[float], share: float) -> float:
     return ordered[max(0, -(-len(ordered) * round(share * 100) // 100) - 1)]
 
 
-def _row(name: str, target: str, outcome: Outcome, reached: str) -> list[str]:
-    deaths = [one for one in outcome.deaths if one.target == target]
-    if not deaths and not reached:
-        return []
-    experiments = sorted({one.experiment for one in deaths})
-    return [_line(name, deaths, outcome, reached, experiments)]
+def _summary(rows: Sequence[Trial]) -> str:
+    promised = [row for row in rows if row.ends_the_same is not None]
+    same = sum(bool(row.ends_the_same) for row in promised)
+    commits = len({row.commit for row in rows})
+    return (
+        f"{len(rows)} kills over {commits} commits since release 0.1. {len(promised)} of them were "
+        f"in experiments whose weights are promised; {same} of these ended in the weights of the "
+        f"undisturbed one."
+    )
 
 
-def _line(
-    name: str, deaths: Sequence[Death], outcome: Outcome, reached: str, experiments: Sequence[str]
-) -> str:
-    seconds = [one.back_seconds for one in deaths if one.back_seconds is not None]
+def _of(rows: Sequence[Trial], target: str) -> list[Trial]:
+    return [row for row in rows if row.target == target]
+
+
+def _line(name: str, rows: Sequence[Trial]) -> str:
+    seconds = _seconds(rows)
     median = f"{statistics.median(seconds):.1f}" if seconds else ""
     p95 = f"{percentile(seconds, 0.95):.1f}" if seconds else ""
-    found = [
-        (check, sentence)
-        for experiment in experiments
-        for check, sentences in outcome.found.get(experiment, {}).items()
-        for sentence in sentences
-    ]
-    lost = sum(check in LOST for check, _ in found)
-    twice = sum(check in TWICE for check, _ in found)
-    other = len(found) - lost - twice
-    return f"| {name} | {len(deaths)} | {reached} | {median} | {p95} | {lost} | {twice} | {other} |"
+    return f"| {name} | {len(rows)} | {median} | {p95} | {_ratio(rows)} | {_findings(rows)} |"
 
 
-def _same_weights(outcome: Outcome) -> str:
-    same = sum("ends_in_the_same_weights" not in found for found in outcome.found.values())
-    return f"{same} of {len(outcome.found)}"
+def _ratio(rows: Sequence[Trial]) -> str:
+    """Of kills of one process: beside those of the same process where there is next to no work."""
+    alone = _seconds([row for row in rows if row.variety == ALONE])
+    others = _seconds([row for row in rows if row.variety != ALONE])
+    is_kill = {row.target.endswith(" SIGKILL") for row in rows} == {True}
+    if not (is_kill and alone and others and len({row.target for row in rows}) == 1):
+        return ""
+    return f"{percentile(others, 0.95) / percentile(alone, 0.95):.2f}"
+
+
+def _seconds(rows: Sequence[Trial]) -> list[float]:
+    return [row.back_seconds for row in rows if row.back_seconds is not None]
+
+
+def _variety_line(name: str, rows: Sequence[Trial]) -> str:
+    own = [row for row in rows if row.variety == name]
+    return f"| {name} | {len(own)} | {_findings(own)} |"
+
+
+def _findings(rows: Sequence[Trial]) -> str:
+    """Sentences of the experiments, each experiment once; a stall is among the others."""
+    experiments = {(row.seed, row.experiment): row.found for row in rows}
+    found = [check for each in experiments.values() for check, said in each.items() for _ in said]
+    lost = sum(check in LOST for check in found)
+    twice = sum(check in TWICE for check in found)
+    stalls = sum(row.back_seconds is None for row in rows)
+    return f"{lost} | {twice} | {len(found) - lost - twice + stalls}"

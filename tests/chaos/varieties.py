@@ -9,15 +9,22 @@
 | retrained | the recorded batches, trained again by another experiment |
 | explored | experiences of a run without a trainer, which another run trains on |
 | measured | evaluations, with the figures that they would have had |
+| colocated | engine and trainer share a device |
+| offset, explorer_driven, ... | weights that are chosen in another way: no promise which |
+| sink_file, sink_sqlite, sink_sql | experiences that are written elsewhere too, each once |
+| alone | one task a step: how soon a process is back at work that has next to none |
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 import psycopg
 from pydantic import JsonValue
 
+from tests.chaos import sinks
 from tests.chaos.arena import Arena
 from tests.chaos.checks import Findings, findings
 from tests.chaos.retrained import differences, retrain
@@ -29,6 +36,7 @@ from trinity.config.plan.stage_plan import ExperimentPlan
 
 NUM_STEPS = 8
 EXPLORED_STEPS = 4
+ALONE = "alone"
 TAKEN = """
     SELECT e.experience_id, e.state, count(i.experience_id) AS uses FROM experience e
     LEFT JOIN batch_item i ON i.experience_id = e.experience_id AND i.experiment_id = %(taker)s
@@ -72,22 +80,36 @@ class Play:
         expected: str = "",
         visited: bool = False,
         measured: bool = False,
+        colocated: bool = False,
+        sync_offset: int = 0,
+        sync_style: str = "fixed",
         buffer: Mapping[str, JsonValue] | None = None,
         data_processor: Mapping[str, JsonValue] | None = None,
     ) -> tuple[pb.Experiment, Played]:
         """An experiment of one stage, with all checks."""
-        ended = await self.arena.run(
+        ended, snapshot = await self.recorded(
             name or self.name,
-            num_steps=NUM_STEPS,
-            end_seconds=self.end_seconds,
+            expected=expected or self.expected,
             visited=visited,
             measured=measured,
+            colocated=colocated,
+            sync_offset=sync_offset,
+            sync_style=sync_style,
             buffer=buffer,
             data_processor=data_processor,
         )
-        weights = expected or self.expected or final_weights(ended)
-        snapshot = await asyncio.to_thread(self.arena.snapshot_when_up, ended, weights)
         return ended, _played(snapshot)
+
+    async def recorded(
+        self, name: str, *, expected: str, **changes: Any
+    ) -> tuple[pb.Experiment, Snapshot]:
+        """The same, with what is on record of it."""
+        ended = await self.arena.run(
+            name, num_steps=NUM_STEPS, end_seconds=self.end_seconds, **changes
+        )
+        weights = expected or final_weights(ended)
+        snapshot = await asyncio.to_thread(self.arena.snapshot_when_up, ended, weights)
+        return ended, snapshot
 
 
 def _played(snapshot: Snapshot) -> Played:
@@ -216,6 +238,36 @@ def _taken_wrongly(arena: Arena, looked: pb.Experiment, taker: pb.Experiment) ->
     return [*reasons, *found, *lack]
 
 
+async def _alone(play: Play) -> Played:
+    return (await play.one(buffer={"batch_size": 1}))[1]
+
+
+async def _colocated(play: Play) -> Played:
+    return (await play.one(colocated=True))[1]
+
+
+async def _unordered(play: Play, **changes: Any) -> Played:
+    """Which weights make which run depends on the moment, so any end is right."""
+    return (await replace(play, expected="").one(**changes))[1]
+
+
+async def _sunk(play: Play, kind: str) -> Played:
+    place = await asyncio.to_thread(sinks.PLACES[kind], play.arena, play.name)
+    rows: JsonValue = {"experience_buffer": {"path": place}}
+    _, snapshot = await play.recorded(
+        play.name, expected=play.expected, buffer={"keep_steps": None, "trainer_input": rows}
+    )
+    played = _played(snapshot)
+    return replace(played, found={**played.found, **await sinks.differences(place, snapshot)})
+
+
+UNORDERED: Mapping[str, Callable[[Play], Awaitable[Played]]] = {
+    "offset": partial(_unordered, sync_offset=1),
+    **{
+        style: partial(_unordered, sync_style=style)
+        for style in ("explorer_driven", "trainer_driven")
+    },
+}
 VARIETIES: Mapping[str, Callable[[Play], Awaitable[Played]]] = {
     "visited": _visited,
     "plain": _plain,
@@ -224,6 +276,10 @@ VARIETIES: Mapping[str, Callable[[Play], Awaitable[Played]]] = {
     "retrained": _retrained,
     "explored": _explored,
     "measured": _measured,
+    ALONE: _alone,
+    "colocated": _colocated,
+    **{kind: partial(_sunk, kind=kind) for kind in sinks.PLACES},
+    **UNORDERED,
 }
 SHORT = ("visited", "plain")
 """Those of a campaign of a minute or two."""

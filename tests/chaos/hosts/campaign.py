@@ -111,7 +111,7 @@ def main() -> int:
     table = table_of(outages, slow, took)
     sys.stdout.write(table + "\n")
     if arguments.docs:
-        write_between(arguments.docs, table)
+        arguments.docs.write_text(write_between(arguments.docs.read_text(), table))
     said = shortcomings(outages, slow)
     sys.stderr.writelines(f"{one}\n" for one in said)
     return 1 if said else 0
