@@ -13,6 +13,8 @@ import os
 import sys
 import time
 import urllib.request
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +69,8 @@ class Program:
             case "ask":
                 said = await asyncio.to_thread(_ask, row, address, key, model)
                 rewards["right"] = float(said == row["answer"])
+            case "titles":
+                await asyncio.to_thread(_ask_with_title, row, address, key, model)
             case "die":
                 os.kill(os.getpid(), 9)
             case "flood":
@@ -136,8 +140,26 @@ def _unmark(path: str) -> None:
     Path(path).unlink()
 
 
-def _ask(row: dict[str, Any], address: str, key: str, model: str) -> str:
-    body = {"model": model, "messages": [{"role": "user", "content": row["prompt"]}]}
+def _ask_with_title(row: dict[str, Any], address: str, key: str, model: str) -> None:
+    """Asks for a title, as agents do for themselves, and twice with a tool."""
+    ask = partial(_ask, address=address, key=key, model=model)
+    ask({"prompt": "a title"})
+    tools = [{"type": "function", "function": {"name": "add", "parameters": {}}}]
+    said = ask(row, tools=tools)
+    more = [{"role": "assistant", "content": said}, {"role": "user", "content": "sure?"}]
+    ask(row, more=more, tools=tools)
+
+
+def _ask(
+    row: dict[str, Any],
+    address: str,
+    key: str,
+    model: str,
+    more: Sequence[dict[str, str]] = (),
+    **options: Any,
+) -> str:
+    messages = [{"role": "user", "content": row["prompt"]}, *more]
+    body = {"model": model, "messages": messages, **options}
     request = urllib.request.Request(
         f"{address}/chat/completions", json.dumps(body).encode(), {"Authorization": f"Bearer {key}"}
     )

@@ -23,6 +23,7 @@ from trinity.runtime.process.sandbox import Sandbox, SandboxSpec, open_sandbox
 from trinity.types import Experience, JsonValue
 from trinity.workflows.answers import close_session
 from trinity.workflows.arguments import Arguments
+from trinity.workflows.samples import rewarded
 from trinity.workflows.sandbox_tools import sandbox_spec
 from trinity.workflows.simple_workflow import SimpleWorkflow
 
@@ -108,12 +109,7 @@ class AgentWorkflow(SimpleWorkflow):
             else:
                 await self._score(closed.last, self._reward())
                 parts, numbers = closed.last.reward_parts, closed.last.metrics
-        counts = {"agent_calls": len(turns), "agent_pruned_calls": closed.num_pruned}
-        for sample in closed.samples:
-            sample.reward_parts = dict(parts)
-            sample.reward = sum(parts.values())
-            sample.metrics |= {**numbers, **{name: float(n) for name, n in counts.items()}}
-        return closed.samples
+        return rewarded(closed.samples, parts, {**numbers, **closed.counts})
 
     @property
     def _where(self) -> str:

@@ -320,10 +320,19 @@ class ClosedSession:
     """The samples of a session, without rewards."""
 
     samples: list[Experience]
+    num_calls: int
     num_pruned: int
     """Housekeeping calls, which are in no sample."""
     last: Experience
     """The answer to the last call that is not pruned."""
+
+    @property
+    def counts(self) -> dict[str, float]:
+        """The numbers of calls as metrics."""
+        return {
+            "agent_calls": float(self.num_calls),
+            "agent_pruned_calls": float(self.num_pruned),
+        }
 
 
 def close_session(turns: Sequence[TurnNode]) -> ClosedSession:
@@ -338,7 +347,9 @@ def close_session(turns: Sequence[TurnNode]) -> ClosedSession:
     samples = [
         sample for path in _paths(kept) for sample in merge_turns([turn.answer for turn in path])
     ]
-    return ClosedSession(samples=samples, num_pruned=len(pruned), last=kept[-1].answer)
+    return ClosedSession(
+        samples=samples, num_calls=len(turns), num_pruned=len(pruned), last=kept[-1].answer
+    )
 
 
 def _paths(turns: Sequence[TurnNode]) -> Iterator[list[TurnNode]]:

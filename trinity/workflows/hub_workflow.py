@@ -1,12 +1,11 @@
 """The base of workflows that play environments of hubs."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import ClassVar
 
 from trinity.config.model_code_policy import check_hub_code
 from trinity.errors import UserError
-from trinity.types import Experience
 from trinity.user_code.hubs.place import HUBS, HubPlace
 from trinity.user_code.hubs.process import HubProcess, shared_hub
 from trinity.workflows.workflow import Workflow
@@ -35,14 +34,3 @@ class HubWorkflow(Workflow):
             )
         async with shared_hub(place) as hub:
             yield hub
-
-
-def rewarded(
-    samples: Sequence[Experience], parts: Mapping[str, float], metrics: Mapping[str, float]
-) -> list[Experience]:
-    """Returns the samples with a hub's rewards and metrics."""
-    for sample in samples:
-        sample.reward_parts = dict(parts)
-        sample.reward = sum(parts.values())
-        sample.metrics |= {**parts, **metrics}
-    return list(samples)

@@ -257,6 +257,18 @@ def _fill_in(experience: Experience, body: TokenSequence, model: "ModelWrapper")
     body.prompt_text = body.prompt_text or model.text_of(tokens_L[: body.prompt_length])
 
 
+def rewarded(
+    samples: Iterable[Experience], parts: Mapping[str, float], metrics: Mapping[str, float]
+) -> list[Experience]:
+    """Returns the samples of a run with its rewards and metrics."""
+    given = list(samples)
+    for sample in given:
+        sample.reward_parts = dict(parts)
+        sample.reward = sum(parts.values())
+        sample.metrics |= {**parts, **metrics}
+    return given
+
+
 def plain_json(value: Any) -> Any:
     """Returns a value of `info` as JSON; other objects become text."""
     if value is None or isinstance(value, bool | int | float | str):

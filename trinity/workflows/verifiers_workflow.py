@@ -6,9 +6,10 @@ from typing import ClassVar
 from trinity.errors import UserError
 from trinity.types import Experience, JsonValue
 from trinity.user_code.hubs.process import HubFailed, numbers, texts
+from trinity.workflows.answers import close_session
 from trinity.workflows.arguments import Arguments
-from trinity.workflows.hub_workflow import HubWorkflow, rewarded
-from trinity.workflows.turns import merge_turns
+from trinity.workflows.hub_workflow import HubWorkflow
+from trinity.workflows.samples import rewarded
 
 
 class VerifiersWorkflow(HubWorkflow):
@@ -30,7 +31,7 @@ class VerifiersWorkflow(HubWorkflow):
     known_args: ClassVar[frozenset[str] | None] = frozenset(usual_args)
 
     async def run_async(self) -> list[Experience]:
-        """Returns a sample for each sequence of calls that continue one another.
+        """Returns a sample for each path of calls that continue one another.
 
         Raises: UserError for an environment that asked nothing; HubFailed for one that failed.
         """
@@ -47,7 +48,7 @@ class VerifiersWorkflow(HubWorkflow):
         if not isinstance(played, dict) or not isinstance(played.get("is_ok"), bool):
             raise HubFailed(f"verifiers answered {played!r:.80}, which is no episode")
         failures = texts(played.get("failures"))
-        turns = self.model.extract_experience_from_history()
+        turns = self.model.session_turns
         if not played["is_ok"]:
             raise HubFailed(f"verifiers: {'; '.join(failures)[:1000] or 'the episode failed'}")
         if played.get("num_agents") != 1:
@@ -57,5 +58,6 @@ class VerifiersWorkflow(HubWorkflow):
                 f"the harness of {self.task.taskset!r} asked the model nothing at the address of "
                 "the run: let it ask at the endpoint that verifiers gives to `launch`"
             )
-        metrics = {**numbers(played.get("metrics")), "agent_calls": float(len(turns))}
-        return rewarded(merge_turns(turns), numbers(played.get("rewards")), metrics)
+        closed = close_session(turns)
+        metrics = {**numbers(played.get("metrics")), **closed.counts}
+        return rewarded(closed.samples, numbers(played.get("rewards")), metrics)

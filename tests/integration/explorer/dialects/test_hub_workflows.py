@@ -62,8 +62,22 @@ async def test_calls_of_an_environment_are_trained_with_its_rewards_and_metrics(
     (sample,) = await run(asked)
     assert sample.response_text == "2"
     assert sample.reward_parts == {"right": 1.0, "short": 0.25} and sample.reward == 1.25
-    assert sample.metrics == {"right": 1.0, "short": 0.25, "digits": 2.0, "agent_calls": 1.0}
+    assert sample.metrics == {
+        **{"right": 1.0, "short": 0.25, "digits": 2.0},
+        **{"agent_calls": 1.0, "agent_pruned_calls": 0.0},
+    }
     assert asked.chats.messages == [{"role": "user", "content": "1+1="}]
+
+
+async def test_calls_that_an_agent_makes_for_itself_are_counted_and_not_trained(
+    asked: Asked,
+) -> None:
+    asked.will_say("Sums", "3", "2")
+    samples = await run(asked, does="titles")
+    assert "Sums" not in "".join(sample.response_text for sample in samples)
+    assert samples[-1].response_text.endswith("2")
+    assert samples[0].metrics["agent_calls"] == 3
+    assert samples[0].metrics["agent_pruned_calls"] == 1
 
 
 async def test_answers_are_the_actions_of_an_environment(asked: Asked, tmp_path: Path) -> None:
