@@ -8,11 +8,20 @@ from typing import Annotated
 import typer
 
 from trinity.api.v1 import query_pb2
+from trinity.cli.overrides import refuse_ignored
 from trinity.cli.places import FindRun, at_a_run
 from trinity.cli.view import JsonOption, StageOption
 from trinity.data.samples import sample_row, step_rows
 from trinity.inspect.origin import OriginWalk
-from trinity.inspect.tables import console, sanitize_terminal, step_header, step_table
+from trinity.inspect.session_tree import ID_DIGITS, read_session
+from trinity.inspect.tables import (
+    console,
+    run_of,
+    sanitize_terminal,
+    session_table,
+    step_header,
+    step_table,
+)
 from trinity.run.places import RunLocation
 from trinity.run.stored import open_stored_experiment
 from trinity.types import JsonObject
@@ -40,14 +49,20 @@ def lineage(
             "code 1). It proves the record, not the arithmetic.",
         ),
     ] = False,
+    sessions: Annotated[
+        bool,
+        typer.Option("--sessions", help="Show below it the calls of each run as a tree."),
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Show which samples moved a train step: from which task, made by which weights, with which
     reward, advantage and ratio."""
+    if sessions:
+        refuse_ignored("--sessions", {"--verify": verify, "--json": as_json})
     if verify:
         asyncio.run(_verify(find_run(), stage, step, as_json))
     else:
-        asyncio.run(_show(find_run(), stage, step, as_json))
+        asyncio.run(_show(find_run(), stage, step, as_json=as_json, with_sessions=sessions))
 
 
 async def _verify(place: RunLocation, stage: str | None, version: int, as_json: bool) -> None:
@@ -66,17 +81,23 @@ async def _verify(place: RunLocation, stage: str | None, version: int, as_json: 
         raise typer.Exit(DIFFERS)
 
 
-async def _show(place: RunLocation, stage: str | None, step: int, as_json: bool) -> None:
+async def _show(
+    place: RunLocation, stage: str | None, step: int, *, as_json: bool, with_sessions: bool
+) -> None:
     async with open_stored_experiment(place) as stored:
-        key = stored.key(stage)
-        head, rows = await step_rows(stored.queries, key, step)
-    if as_json:
-        for row in rows:
-            print(json.dumps(_row(row, head.rows_from_run), ensure_ascii=False))
-        return
-    out = console()
-    out.print(step_header(key.stage, head))
-    out.print(step_table(rows))
+        key, queries, out = stored.key(stage), stored.queries, console()
+        head, rows = await step_rows(queries, key, step)
+        if as_json:
+            for row in rows:
+                print(json.dumps(_row(row, head.rows_from_run), ensure_ascii=False))
+            return
+        out.print(step_header(key.stage, head))
+        out.print(step_table(rows))
+        used = [row.experience for row in rows if row.HasField("experience")] * with_sessions
+        source = head.rows_from if head.HasField("rows_from") else key
+        for record in {run_of(record): record for record in used}.values():
+            if tree := await read_session(queries, source, record):
+                out.print(f"\nsample {record.id[:ID_DIGITS]}", session_table(tree))
 
 
 def _row(row: query_pb2.StepRow, run: str) -> JsonObject:

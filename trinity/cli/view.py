@@ -15,6 +15,7 @@ from trinity.cli.overrides import refuse_ignored
 from trinity.cli.places import FindRun, at_a_run
 from trinity.data.samples import held_samples, sample_row, samples
 from trinity.errors import UserError
+from trinity.inspect.session_tree import read_session
 from trinity.inspect.tables import (
     RunPlace,
     console,
@@ -23,6 +24,7 @@ from trinity.inspect.tables import (
     run_of,
     sample_details,
     sample_table,
+    session_table,
 )
 from trinity.run.conditions import HELP, parse_conditions
 from trinity.run.places import RunLocation
@@ -135,14 +137,18 @@ async def _show_population(place: RunLocation, stage: str | None) -> None:
 
 async def _show_one(place: RunLocation, stage: str | None, sample: str, as_json: bool) -> None:
     async with open_stored_experiment(place) as stored:
+        key = stored.key(stage)
         answer: query_pb2.GetExperienceResponse = await stored.queries.GetExperience(
-            query_pb2.GetExperienceRequest(key=stored.key(stage), experience_id=sample),
-            timeout=CALL_SECONDS,
+            query_pb2.GetExperienceRequest(key=key, experience_id=sample), timeout=CALL_SECONDS
         )
-    if as_json:
-        print(json.dumps(sample_row(answer.experience), ensure_ascii=False))
-    else:
-        console().print(sample_details(answer))
+        if as_json:
+            print(json.dumps(sample_row(answer.experience), ensure_ascii=False))
+            return
+        tree = await read_session(stored.queries, key, answer.experience)
+    out = console()
+    out.print(sample_details(answer))
+    if tree is not None:
+        out.print(session_table(tree))
 
 
 async def _sorted(

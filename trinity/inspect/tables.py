@@ -13,13 +13,13 @@ from rich.text import Text
 from trinity.api.v1 import buffer_pb2, query_pb2
 from trinity.data.codec import experience_from_proto
 from trinity.data.samples import finish_reason_name, state_name
+from trinity.inspect.session_tree import COLUMNS, ID_DIGITS, SessionTree
 from trinity.run.progress.view import change_text
 from trinity.runtime.control_characters import ESCAPED
 from trinity.types import Experience, Pair
 from trinity.types import Sequence as TokenSequence
 
 _STEERING = {code: text for code, text in ESCAPED.items() if chr(code) not in "\n\t"}
-ID_DIGITS = 8
 HASH_DIGITS = 12
 NONE = "-"
 UNPUBLISHED = "not published"
@@ -198,6 +198,21 @@ def sample_details(answer: query_pb2.GetExperienceResponse) -> RenderableType:
         parts += [Text(f"\n{name}", style="bold"), _text(sequence.response_text)]
         parts += [Text(""), _tokens(sample, sequence)]
     return Group(*parts)
+
+
+def session_table(tree: SessionTree) -> Table:
+    """Shows the tree of a session, a line for each turn."""
+    table = _table(*COLUMNS[:-2])
+    for name in COLUMNS[-2:]:
+        table.add_column(name, no_wrap=True, overflow="ellipsis", ratio=1)
+    table.title, table.title_justify, table.title_style = (
+        f"\nsession: {tree.summary}",
+        "left",
+        "bold",
+    )
+    for row in tree.rows:
+        table.add_row(*(_text(json.dumps(cell, ensure_ascii=False)[1:-1]) for cell in row))
+    return table
 
 
 def _change(change: query_pb2.SampleChange) -> str:

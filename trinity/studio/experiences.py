@@ -10,6 +10,7 @@ from trinity.api.v1 import buffer_pb2, query_pb2
 from trinity.data.codec import experience_from_proto, sequence_from_proto
 from trinity.data.samples import STREAM_SECONDS, finish_reason_name, samples, state_name
 from trinity.errors import UserError
+from trinity.inspect.session_tree import SessionTree, read_session
 from trinity.inspect.tables import versions
 from trinity.run.conditions import parse_conditions
 from trinity.runtime.rpc.errors import answer_of, translate_rpc_errors
@@ -111,6 +112,8 @@ class WholeExperience:
     changes: tuple[query_pb2.SampleChange, ...] = ()
     """What people did to it, latest first."""
     why_no_content: str = ""
+    session: SessionTree | None = None
+    """The calls of its run over an address, if there were any."""
 
     @property
     def sequence(self) -> TokenSequence | None:
@@ -286,6 +289,8 @@ async def whole_experience(
     )
     record = answer.experience
     has_content = record.HasField("content")
+    with translate_rpc_errors():
+        session = await read_session(opened.queries, stage, record)
     return WholeExperience(
         row=experience_row(record),
         sample=experience_from_proto(record.content) if has_content else None,
@@ -294,6 +299,7 @@ async def whole_experience(
         uses=tuple(record.uses),
         changes=tuple(answer.changes),
         why_no_content="" if has_content else record.content_removed or "deleted",
+        session=session,
     )
 
 

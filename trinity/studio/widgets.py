@@ -23,7 +23,7 @@ TABLE_HTML = '<div class="table"></div>'
 ROW_PIXELS = 36
 CODE = re.compile(r"`([^`\n]+)`")
 BoxKind = Literal["good", "bad", "warning", "note"]
-CellKind = Literal["text", "number", "code", "state", "wrap", "plain", "heat", "spark"]
+CellKind = Literal["text", "number", "code", "state", "wrap", "plain", "heat", "spark", "tree"]
 
 
 @dataclass(frozen=True, slots=True)

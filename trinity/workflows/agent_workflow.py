@@ -22,10 +22,10 @@ from trinity.runtime.process.child_process import OWN_IDENTITY
 from trinity.runtime.process.sandbox import Sandbox, SandboxSpec, open_sandbox
 from trinity.types import Experience, JsonValue
 from trinity.workflows.answers import close_session
-from trinity.workflows.arguments import Arguments
 from trinity.workflows.samples import rewarded
 from trinity.workflows.sandbox_tools import sandbox_spec
 from trinity.workflows.simple_workflow import SimpleWorkflow
+from trinity.workflows.workflow import Arguments
 
 AGENT = "agent"
 """The workflow's name."""

@@ -342,7 +342,7 @@ def close_session(turns: Sequence[TurnNode]) -> ClosedSession:
     ordinals. Each turn is trained in the first path that holds it; the further ones begin behind
     it, with all before as their prompt. Turns that continue one another are merged.
     """
-    pruned = _housekeeping(turns)
+    pruned = housekeeping_turns(turns)
     kept = [turn for turn in turns if turn.id not in pruned]
     samples = [
         sample for path in _paths(kept) for sample in merge_turns([turn.answer for turn in path])
@@ -368,8 +368,8 @@ def _paths(turns: Sequence[TurnNode]) -> Iterator[list[TurnNode]]:
         yield path
 
 
-def _housekeeping(turns: Sequence[TurnNode]) -> set[str]:
-    """Returns the calls that agents make for themselves, such as for a title.
+def housekeeping_turns(turns: Sequence[TurnNode]) -> set[str]:
+    """Returns the ids of calls that agents make for themselves, such as for a title.
 
     Each is a chat of a single call without tools, next to a longer chat that offers tools, and no
     other prompt has its answer.

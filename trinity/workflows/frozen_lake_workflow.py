@@ -10,9 +10,9 @@ from typing import ClassVar
 from trinity.data.rows import row_name
 from trinity.errors import UserError
 from trinity.types import Experience, FinishReason, JsonValue
-from trinity.workflows.arguments import Arguments
 from trinity.workflows.messages import Message
 from trinity.workflows.multi_turn import MultiTurnWorkflow
+from trinity.workflows.workflow import Arguments
 
 START, ICE, HOLE, GOAL = "S", "F", "H", "G"
 PLAYER = "P"

@@ -8,8 +8,8 @@ import numpy as np
 from trinity.rewards.math_boxed_reward import MathBoxedReward
 from trinity.rewards.reward import BoundReward
 from trinity.types import Experience, FinishReason, JsonValue
-from trinity.workflows.arguments import Arguments
 from trinity.workflows.simple_workflow import SimpleWorkflow
+from trinity.workflows.workflow import Arguments
 
 BOXED = "Reason step by step, and put the final answer within \\boxed{}."
 THINKING = (

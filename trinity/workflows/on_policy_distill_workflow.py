@@ -7,9 +7,9 @@ import numpy as np
 
 from trinity.errors import UserError
 from trinity.types import Alignment, Array, Experience, FinishReason, FloatArray, JsonValue
-from trinity.workflows.arguments import Arguments
 from trinity.workflows.model import ModelWrapper
 from trinity.workflows.simple_workflow import SimpleWorkflow
+from trinity.workflows.workflow import Arguments
 
 TEACHER_LOGPROBS = "teacher_logprobs"
 """The array from which trainers read them."""

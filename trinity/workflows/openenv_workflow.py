@@ -8,11 +8,11 @@ from typing import Any, ClassVar
 
 from trinity.types import Experience, FinishReason, JsonValue
 from trinity.user_code.hubs.process import HubFailed, HubProcess
-from trinity.workflows.arguments import Arguments
 from trinity.workflows.hub_workflow import HubWorkflow
 from trinity.workflows.messages import Message
 from trinity.workflows.samples import rewarded
 from trinity.workflows.turns import merge_turns
+from trinity.workflows.workflow import Arguments
 
 
 class OpenEnvWorkflow(HubWorkflow):

@@ -7,10 +7,10 @@ import numpy as np
 
 from trinity.errors import UserError
 from trinity.types import Alignment, Array, Experience, FinishReason, FloatArray, JsonValue
-from trinity.workflows.arguments import Arguments
 from trinity.workflows.messages import Message
 from trinity.workflows.on_policy_distill_workflow import TEACHER_LOGPROBS
 from trinity.workflows.simple_workflow import SimpleWorkflow
+from trinity.workflows.workflow import Arguments
 
 HINT = "{hint}"
 TEMPLATE = (

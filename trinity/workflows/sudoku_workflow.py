@@ -11,9 +11,9 @@ from trinity.data.rows import row_name
 from trinity.errors import UserError
 from trinity.rewards.tags import tagged
 from trinity.types import Experience, FinishReason, JsonValue
-from trinity.workflows.arguments import Arguments
 from trinity.workflows.messages import Message
 from trinity.workflows.multi_turn import MultiTurnWorkflow
+from trinity.workflows.workflow import Arguments
 
 EMPTY = 0
 Cells = list[list[int]]

@@ -7,9 +7,9 @@ from trinity.errors import UserError
 from trinity.types import Experience, JsonValue
 from trinity.user_code.hubs.process import HubFailed, numbers, texts
 from trinity.workflows.answers import close_session
-from trinity.workflows.arguments import Arguments
 from trinity.workflows.hub_workflow import HubWorkflow
 from trinity.workflows.samples import rewarded
+from trinity.workflows.workflow import Arguments
 
 
 class VerifiersWorkflow(HubWorkflow):

@@ -1,4 +1,4 @@
-"""The base of workflows."""
+"""The base of workflows, and their arguments."""
 
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
@@ -148,6 +148,44 @@ class Workflow:
             self.check_args(self.task.workflow_args)
         except UserError as error:
             raise UserError(f"taskset {self.task.taskset!r}: {error}") from error
+
+
+class Arguments:
+    """Reads and type-checks `workflow_args`; `usual_args` names all of them, with defaults.
+
+    arguments = Arguments(workflow)
+    arguments.number("max_steps")
+    """
+
+    def __init__(self, workflow: Workflow) -> None:
+        task = workflow.task
+        self._values: Mapping[str, JsonValue] = {**workflow.usual_args, **task.workflow_args}
+        self._where = f"taskset {task.taskset!r}: {type(workflow).__name__}: workflow_args"
+
+    def number(self, name: str) -> float:
+        """Returns a number."""
+        value = self._values[name]
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise UserError(f"{self._where}.{name} is {value!r}, which is no number")
+        return value
+
+    def positive_int(self, name: str) -> int:
+        """Returns a whole number from 1 on."""
+        value = self._values[name]
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise UserError(f"{self._where}.{name} is {value!r}: give a whole number from 1 on")
+        return value
+
+    def boolean(self, name: str) -> bool:
+        """Returns true or false."""
+        value = self._values[name]
+        if not isinstance(value, bool):
+            raise UserError(f"{self._where}.{name} is {value!r}: give true or false")
+        return value
+
+    def value(self, name: str) -> JsonValue:
+        """Returns an unchecked value."""
+        return self._values[name]
 
 
 def check_are_distinct(made: Sequence[object], name: str) -> None:

@@ -26,6 +26,7 @@ from services.buffer.servicer.convert import (
     parse_uuid,
     parse_wait_seconds,
 )
+from services.buffer.servicer.samples import turn_to_proto
 from services.buffer.store.assignments import LeaseGrant, release_leases, renew_leases
 from services.buffer.store.database import notify, producer_topic, work_topic
 from services.buffer.store.reports import (
@@ -149,23 +150,17 @@ class TurnRpcs(BufferServicerBase):
                 raise PreconditionFailed(f"assignment {own_id} is not leased under this token")
             stored = await turns_of(connection, key, [(own_id, request.run)])
         async for parts in read_bodies(self.database, key, stored):
-            turns = [_turn(own, body) for own, body in parts]
+            turns = [turn_to_proto(own, _kept(own, body)) for own, body in parts]
             for part in by_size(turns, SessionTurn.ByteSize):
                 yield pb.GetTurnsResponse(turns=part)
 
 
-def _turn(stored: StoredTurn, body: bytes | None) -> SessionTurn:
+def _kept(stored: StoredTurn, body: bytes | None) -> bytes:
     if body is None:
         raise PreconditionFailed(
             f"the content of turn {stored.turn_id} was deleted, so its run cannot go on from it"
         )
-    return SessionTurn(
-        id=stored.turn_id,
-        parent_id=stored.parent_id or "",
-        prompt_sha256=stored.prompt_sha256,
-        ordinal=stored.ordinal,
-        payload=body,
-    )
+    return body
 
 
 def _response(

@@ -21,6 +21,7 @@ from services.buffer.servicer.samples import (
     parse_filter,
     record_to_proto,
     sample_change_to_proto,
+    turn_to_proto,
     use_to_proto,
 )
 from services.buffer.store.batches import (
@@ -44,7 +45,9 @@ from services.buffer.store.reports import load_changes
 from services.buffer.store.segments import retired_segments
 from services.buffer.store.stages import StoredStage, get_stage, stored_stages
 from services.buffer.store.training import newest_version
+from services.buffer.store.turns import read_bodies, turns_of
 from trinity.api.v1 import buffer_pb2, query_pb2
+from trinity.api.v1.experience_pb2 import SessionTurn
 from trinity.data.codec import stage_key_to_proto
 from trinity.errors import InvalidRequest, NotFound
 from trinity.runtime.rpc.answers import fair_within, first_within
@@ -66,7 +69,7 @@ UNLIMITED = 2**62
 
 @dataclass(frozen=True, kw_only=True)
 class QueryRpcs:
-    """ListStages, ListExperiences, GetExperience, GetStep."""
+    """ListStages, ListExperiences, GetExperience, GetSession, GetStep."""
 
     database: BufferDatabase
 
@@ -169,6 +172,20 @@ class QueryRpcs:
             run_metrics=metrics,
             changes=first_within(map(sample_change_to_proto, changes), CHANGES_BYTES),
         )
+
+    async def GetSession(
+        self, request: query_pb2.GetSessionRequest, _: Context
+    ) -> AsyncIterator[query_pb2.GetSessionResponse]:
+        """Streams the turns of a run."""
+        key = parse_stage_key(request.key)
+        run = parse_uuid(request.assignment_id, "assignment_id"), request.run
+        async with self.database.transaction() as connection:
+            await get_stage(connection, key)
+            stored = await turns_of(connection, key, [run])
+        async for parts in read_bodies(self.database, key, stored):
+            turns = [turn_to_proto(own, body or b"") for own, body in parts]
+            for part in by_size(turns, SessionTurn.ByteSize):
+                yield query_pb2.GetSessionResponse(turns=part)
 
     async def GetStep(
         self, request: query_pb2.GetStepRequest, _: Context

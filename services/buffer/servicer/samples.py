@@ -33,6 +33,7 @@ from services.buffer.store.queries import (
     sizes_of,
     steps_of_versions,
 )
+from services.buffer.store.turns import StoredTurn
 from trinity.api.v1 import buffer_pb2, experience_pb2, query_pb2
 from trinity.data.codec import FINISH_REASON_NAMES, FINISH_REASONS
 from trinity.errors import InvalidRequest, TooLarge
@@ -128,6 +129,17 @@ def _number(value: object) -> int:
     if type(value) is not int or abs(value) > MOST:  # true is an int too
         raise ValueError("not a number of a place")
     return value
+
+
+def turn_to_proto(stored: StoredTurn, body: bytes) -> experience_pb2.SessionTurn:
+    """Converts a turn of a session."""
+    return experience_pb2.SessionTurn(
+        id=stored.turn_id,
+        parent_id=stored.parent_id or "",
+        prompt_sha256=stored.prompt_sha256,
+        ordinal=stored.ordinal,
+        payload=body,
+    )
 
 
 def use_to_proto(use: BatchUse) -> query_pb2.BatchUse:

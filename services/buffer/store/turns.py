@@ -19,7 +19,7 @@ from services.buffer.store.database import (
     value_of,
 )
 from services.buffer.store.schema import NOW, UUID, assignment
-from services.buffer.store.segments import payloads_of, unavailable_if_dropped
+from services.buffer.store.segments import payloads_of, retired_segments, unavailable_if_dropped
 from services.buffer.store.session_schema import session, turn
 from trinity.runtime.session_ids import session_id
 from trinity.runtime.sql import Connection
@@ -114,7 +114,8 @@ async def read_bodies(
         part = turns[begin : begin + BODIES_AT_ONCE]
         bodies: dict[str, bytes] = {}
         async with database.autocommit() as connection:
-            for segment_id in {stored.segment_id for stored in part}:
+            retired = await retired_segments(connection, key)
+            for segment_id in {stored.segment_id for stored in part} - retired:
                 ids = [stored.turn_id for stored in part if stored.segment_id == segment_id]
                 table = payloads_of(segment_id)
                 wanted = sa.select(table.c.payload_id, table.c.body).where(

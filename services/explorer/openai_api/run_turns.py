@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 
 from services.explorer.clients.buffer import ExplorerBufferClient
 from services.explorer.delivery.outbox import Outbox
-from services.explorer.openai_api.turn_codec import encode_payload
 from services.explorer.types import Attempt, ResultReport
 from trinity.api.v1.experience_pb2 import SessionTurn
 from trinity.errors import Unavailable
 from trinity.runtime.retry import Retry
 from trinity.runtime.session_ids import session_id
 from trinity.workflows.answers import TurnNode
+from trinity.workflows.turn_codec import encode_payload
 
 LOAD_SECONDS = 30.0
 Report = asyncio.Future[ResultReport]

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from services.explorer.openai_api.errors import InvalidApiRequest
-from services.explorer.openai_api.turn_codec import decode_turn
 from services.explorer.types import CommitOutcome, ResultReport
 from trinity.api.v1.experience_pb2 import SessionTurn
 from trinity.errors import RpcError
 from trinity.runtime.session_ids import turn_id
 from trinity.workflows.answers import TurnNode, TurnTree, place_in
+from trinity.workflows.turn_codec import decode_turn
 
 logger = logging.getLogger(__name__)
 COMMIT_SECONDS = 30.0

@@ -9,6 +9,7 @@ import grpc
 from tests.integration.buffer.calls import CALL_SECONDS
 from trinity.api.v1 import buffer_pb2
 from trinity.api.v1 import query_pb2 as pb
+from trinity.api.v1.experience_pb2 import SessionTurn
 from trinity.api.v1.query_pb2_grpc import QueryServiceStub
 
 
@@ -52,6 +53,11 @@ class Looking:
             found += page.experiences
             self.cursor = page.cursor
         return found
+
+    async def session(self, assignment_id: str, run: int = 0) -> Sequence[SessionTurn]:
+        request = pb.GetSessionRequest(key=self.key, assignment_id=assignment_id, run=run)
+        stream = self.stub.GetSession(request, timeout=CALL_SECONDS)
+        return [turn async for part in stream for turn in part.turns]
 
     async def until(self, count: int, wanted: pb.ExperienceFilter | None = None) -> None:
         """Wait until the filter lets so many samples through."""

@@ -161,7 +161,10 @@ async def test_deleting_a_sample_deletes_what_its_run_was_told(
     buffer: Buffer, looking: Looking, tmp_path: Path, shared_dsn: str
 ) -> None:
     first, *_ = (await begin(buffer, tmp_path)).assignments
-    await settle(buffer, turn_of(buffer, first), turn_of(buffer, first, run=1, payload=b"kept"))
+    root = turn_of(buffer, first)
+    child = turn_of(buffer, first, parent=root, ordinal=1)
+    await settle(buffer, root, child, turn_of(buffer, first, run=1, payload=b"kept"))
+    assert [turn.payload for turn in await looking.session(first.id)] == [b"payload"] * 2
     await buffer.settle(buffer.complete(first, 0))
     [sample] = await looking.list()
     wanted = query_pb2.ExperienceFilter(experience_ids=[sample.id])
@@ -169,3 +172,10 @@ async def test_deleting_a_sample_deletes_what_its_run_was_told(
     with psycopg.connect(shared_dsn) as connection:
         left = connection.execute(PAYLOADS, [buffer.key.experiment_id]).fetchall()
     assert left == [(b"kept",)]
+    gone = await looking.session(first.id)
+    assert [(turn.parent_id, turn.ordinal, turn.payload) for turn in gone] == [
+        ("", 0, b""),
+        (root.id, 1, b""),
+    ]
+    assert [turn.payload for turn in await looking.session(first.id, run=1)] == [b"kept"]
+    assert await looking.session(first.id, run=2) == []

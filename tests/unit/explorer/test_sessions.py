@@ -15,7 +15,6 @@ import pytest
 from services.explorer.openai_api import session as sessions
 from services.explorer.openai_api.server import AttemptApiServer
 from services.explorer.openai_api.session import Session
-from services.explorer.openai_api.turn_codec import encode_payload
 from services.explorer.types import CommitOutcome, ResultReport
 from tests.unit.explorer.builders import ArithmeticEngine, CharacterTokenizer
 from trinity.api.v1.experience_pb2 import SessionTurn
@@ -24,6 +23,7 @@ from trinity.types import Experience, SamplingParams
 from trinity.workflows.answers import TurnNode
 from trinity.workflows.generation import ModelLimits
 from trinity.workflows.model import ModelWrapper
+from trinity.workflows.turn_codec import encode_payload
 
 SESSION = "0f4a1f6e-6a4b-4d0e-9a53-6d6e7e1d3a10"
 COMMITTED = ResultReport(CommitOutcome.COMMITTED)

@@ -67,6 +67,7 @@ BOUNDED: Mapping[str, str] = {
     "GetExperienceResponse.run_metrics": "the bound of a result",
     "GetPopulationResponse.comparisons": FEW,
     "FinishTrainingResponse.best_versions": "at most trainer.keep_best",
+    "GetSessionResponse.turns": STREAMED,
     "GetTurnsResponse.turns": STREAMED,
     "GetStatusResponse.closed_waits": "MAX_CLOSED_WAITS, and an eighth of ANSWER_BYTES",
     "GetPopulationResponse.left_out": FEW,

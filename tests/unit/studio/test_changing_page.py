@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -12,6 +13,7 @@ from tests.unit.inspect.builders import record
 from tests.unit.studio.fake_run import said
 from trinity.api.v1 import buffer_pb2, query_pb2
 from trinity.api.v1.buffer_pb2_grpc import BufferServiceStub
+from trinity.api.v1.experience_pb2 import SessionTurn
 from trinity.api.v1.query_pb2_grpc import (
     QueryServiceServicer,
     QueryServiceStub,
@@ -57,6 +59,8 @@ class Recorder(QueryServiceServicer):
 
     asked: list[query_pb2.ExcludeExperiencesRequest] = field(default_factory=list)
     given: list[query_pb2.GiveFeedbackRequest] = field(default_factory=list)
+    turns: list[SessionTurn] | None = None
+    """None as of a buffer that does not know the call."""
 
     async def ListExperiences(
         self, _: query_pb2.ListExperiencesRequest, __: object
@@ -68,6 +72,13 @@ class Recorder(QueryServiceServicer):
     ) -> query_pb2.GetExperienceResponse:
         change = query_pb2.SampleChange(what="included", reason="*mine*", by="ann", unix_millis=1)
         return query_pb2.GetExperienceResponse(experience=record(), changes=[change])
+
+    async def GetSession(
+        self, _: query_pb2.GetSessionRequest, context: "grpc.aio.ServicerContext[Any, Any]"
+    ) -> AsyncIterator[query_pb2.GetSessionResponse]:
+        if self.turns is None:
+            await context.abort(grpc.StatusCode.UNIMPLEMENTED)
+        yield query_pb2.GetSessionResponse(turns=self.turns)
 
     async def ExcludeExperiences(
         self, request: query_pb2.ExcludeExperiencesRequest, _: object
@@ -167,6 +178,16 @@ def test_a_change_is_made_after_the_second_yes(page: Page) -> None:
     assert page.buttons == ["Look what it would do"]  # there is nothing left to confirm
     page.run()
     assert len(page.recorder.asked) == 2
+
+
+def test_the_session_of_a_run_is_shown_with_its_conversation(page: Page) -> None:
+    page.shown = AppTest.from_string(EXPERIENCES, default_timeout=60)
+    page.shown.query_params["id"] = ONE
+    page.run()
+    assert not any(text.startswith("session: ") for text in said(page.shown))
+    page.recorder.turns = [SessionTurn(id="1"), SessionTurn(id="2", parent_id="1")]
+    page.run()
+    assert "session: 2 turns, 1 path, 2 content is gone, reward 0.75" in page.texts
 
 
 def test_a_no_changes_nothing(page: Page) -> None:

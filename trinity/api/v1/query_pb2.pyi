@@ -242,6 +242,22 @@ class GetExperienceResponse(_message.Message):
     changes: _containers.RepeatedCompositeFieldContainer[SampleChange]
     def __init__(self, experience: _Optional[_Union[ExperienceRecord, _Mapping]] = ..., run_seconds: _Optional[float] = ..., run_metrics: _Optional[_Mapping[str, float]] = ..., changes: _Optional[_Iterable[_Union[SampleChange, _Mapping]]] = ...) -> None: ...
 
+class GetSessionRequest(_message.Message):
+    __slots__ = ("key", "assignment_id", "run")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    ASSIGNMENT_ID_FIELD_NUMBER: _ClassVar[int]
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    key: _buffer_pb2.StageKey
+    assignment_id: str
+    run: int
+    def __init__(self, key: _Optional[_Union[_buffer_pb2.StageKey, _Mapping]] = ..., assignment_id: _Optional[str] = ..., run: _Optional[int] = ...) -> None: ...
+
+class GetSessionResponse(_message.Message):
+    __slots__ = ("turns",)
+    TURNS_FIELD_NUMBER: _ClassVar[int]
+    turns: _containers.RepeatedCompositeFieldContainer[_experience_pb2.SessionTurn]
+    def __init__(self, turns: _Optional[_Iterable[_Union[_experience_pb2.SessionTurn, _Mapping]]] = ...) -> None: ...
+
 class SampleChange(_message.Message):
     __slots__ = ("what", "reason", "by", "unix_millis")
     WHAT_FIELD_NUMBER: _ClassVar[int]

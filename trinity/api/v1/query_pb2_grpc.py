@@ -54,6 +54,11 @@ class QueryServiceStub:
                 request_serializer=trinity_dot_api_dot_v1_dot_query__pb2.GetExperienceRequest.SerializeToString,
                 response_deserializer=trinity_dot_api_dot_v1_dot_query__pb2.GetExperienceResponse.FromString,
                 _registered_method=True)
+        self.GetSession = channel.unary_stream(
+                '/trinity.api.v1.QueryService/GetSession',
+                request_serializer=trinity_dot_api_dot_v1_dot_query__pb2.GetSessionRequest.SerializeToString,
+                response_deserializer=trinity_dot_api_dot_v1_dot_query__pb2.GetSessionResponse.FromString,
+                _registered_method=True)
         self.GetStep = channel.unary_stream(
                 '/trinity.api.v1.QueryService/GetStep',
                 request_serializer=trinity_dot_api_dot_v1_dot_query__pb2.GetStepRequest.SerializeToString,
@@ -118,6 +123,13 @@ class QueryServiceServicer:
 
     def GetExperience(self, request, context):
         """GetExperience gives one sample, whole. May be retried; it changes nothing.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetSession(self, request, context):
+        """GetSession streams the stored turns of a run, parents first. May be retried; it changes nothing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -197,6 +209,11 @@ def add_QueryServiceServicer_to_server(servicer, server):
                     servicer.GetExperience,
                     request_deserializer=trinity_dot_api_dot_v1_dot_query__pb2.GetExperienceRequest.FromString,
                     response_serializer=trinity_dot_api_dot_v1_dot_query__pb2.GetExperienceResponse.SerializeToString,
+            ),
+            'GetSession': grpc.unary_stream_rpc_method_handler(
+                    servicer.GetSession,
+                    request_deserializer=trinity_dot_api_dot_v1_dot_query__pb2.GetSessionRequest.FromString,
+                    response_serializer=trinity_dot_api_dot_v1_dot_query__pb2.GetSessionResponse.SerializeToString,
             ),
             'GetStep': grpc.unary_stream_rpc_method_handler(
                     servicer.GetStep,
@@ -320,6 +337,33 @@ class QueryService:
             '/trinity.api.v1.QueryService/GetExperience',
             trinity_dot_api_dot_v1_dot_query__pb2.GetExperienceRequest.SerializeToString,
             trinity_dot_api_dot_v1_dot_query__pb2.GetExperienceResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetSession(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/trinity.api.v1.QueryService/GetSession',
+            trinity_dot_api_dot_v1_dot_query__pb2.GetSessionRequest.SerializeToString,
+            trinity_dot_api_dot_v1_dot_query__pb2.GetSessionResponse.FromString,
             options,
             channel_credentials,
             insecure,

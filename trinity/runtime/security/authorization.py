@@ -90,6 +90,7 @@ _TABLE: Mapping[str, Mapping[str, tuple[Scope, ...]]] = {
         "ListStages": (_READ,),
         "ListExperiences": (_READ,),
         "GetExperience": (_READ,),
+        "GetSession": (_READ,),
         "GetStep": (_READ,),
         "GetPopulation": (_READ,),
         "ListTaskScores": (_READ,),

@@ -32,6 +32,7 @@ export default function (component) {
       if (column.kind === "state") cell.dataset.state = text;
       paint(cell, root.dataset.theme, "surprise", row.levels[place]);
       if (column.kind === "spark" && text) drawSpark(cell, text);
+      else if (column.kind === "tree") drawTree(cell, text);
       else setText(cell, text);
       cell.title = text.length > 40 ? text : "";
     });
@@ -79,6 +80,22 @@ function setText(cell, text) {
   text.split(/`([^`]+)`/).forEach((part, place) => {
     add(cell, place % 2 ? "code" : "span", "", part);
   });
+}
+
+// Draws the lines of a tree that stand before a name, every other character of them in a column.
+function drawTree(cell, text) {
+  const [lines, name] = text.split(/ (?=\S+$)/);
+  const columns = [...lines].filter((_, place) => place % 2 === 0);
+  const svg = drawing("svg", { viewBox: `0 0 ${16 * columns.length} 32`, width: 16 * columns.length, height: 32 });
+  columns.forEach((line, place) => {
+    const x = 16 * place + 8;
+    if ("│├╵".includes(line)) svg.append(drawing("path", { d: `M${x} 0V16` }));
+    if ("│├╷┐".includes(line)) svg.append(drawing("path", { d: `M${x} 16V32` }));
+    if (line === "├") svg.append(drawing("path", { d: `M${x} 16H${x + 16}` }));
+  });
+  svg.append(drawing("circle", { cx: 16 * columns.length - 8, cy: 16, r: 4 }));
+  cell.append(svg);
+  add(cell, "span", "", name);
 }
 
 function drawSpark(cell, text) {

@@ -64,6 +64,16 @@ COLUMNS = (
     Column("State"),
     Column("Response", "text"),
 )
+SESSION_COLUMNS = (
+    Column("Turn", "tree"),
+    Column("After", "number"),
+    Column("Weights"),
+    Column("Tokens", "number"),
+    Column("Sample", "code"),
+    Column("Asked", "text"),
+    Column("Answer", "text"),
+)
+"""Those of the rows of `session_tree`."""
 SEARCH_KEY = "_text_search"
 """Key of the session: the last search for a text, with its conditions."""
 COUNT_KEY = "_count"
@@ -189,6 +199,9 @@ def _show_sample(page: StagePage, sample: str, conditions: list[str]) -> None:
     with tokens:
         _show_tokens(whole, model)
     with conversation:
+        if whole.session is not None:
+            show_text(f"session: {whole.session.summary}")
+            show_rows("Session", SESSION_COLUMNS, whole.session.rows)
         _show_conversation(conversation_of(group, whole.row), model)
     with others:
         _show_group(group, whole.row)

@@ -63,8 +63,11 @@ async def test_calls_of_an_environment_are_trained_with_its_rewards_and_metrics(
     assert sample.response_text == "2"
     assert sample.reward_parts == {"right": 1.0, "short": 0.25} and sample.reward == 1.25
     assert sample.metrics == {
-        **{"right": 1.0, "short": 0.25, "digits": 2.0},
-        **{"agent_calls": 1.0, "agent_pruned_calls": 0.0},
+        "right": 1.0,
+        "short": 0.25,
+        "digits": 2.0,
+        "agent_calls": 1.0,
+        "agent_pruned_calls": 0.0,
     }
     assert asked.chats.messages == [{"role": "user", "content": "1+1="}]
 
