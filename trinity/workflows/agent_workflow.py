@@ -22,9 +22,9 @@ from trinity.runtime.process.child_process import OWN_IDENTITY
 from trinity.runtime.process.sandbox import Sandbox, SandboxSpec, open_sandbox
 from trinity.types import Experience, JsonValue
 from trinity.workflows.answers import close_session
+from trinity.workflows.rubric_judge_workflow import RubricJudgeWorkflow
 from trinity.workflows.samples import rewarded
 from trinity.workflows.sandbox_tools import sandbox_spec
-from trinity.workflows.simple_workflow import SimpleWorkflow
 from trinity.workflows.workflow import Arguments
 
 AGENT = "agent"
@@ -43,7 +43,7 @@ PROMPT = "{prompt}"
 Redact = Callable[[str], str]
 
 
-class AgentWorkflow(SimpleWorkflow):
+class AgentWorkflow(RubricJudgeWorkflow):
     """Starts `command` for each run, waits for its end, and scores its last answer.
 
     The command is a list of words, or a text that is split as a shell does; `{prompt}` in a word is
@@ -52,7 +52,8 @@ class AgentWorkflow(SimpleWorkflow):
     key of the run are in `OPENAI_BASE_URL` and `OPENAI_API_KEY`, and for Anthropic's clients in
     `ANTHROPIC_BASE_URL` and `ANTHROPIC_API_KEY`; the model's name is in `TRINITY_MODEL`, the prompt
     in `TRINITY_PROMPT`, the row without its truth in the file `task.json`. `environment` adds
-    variables. After `max_calls` answers the model answers no more.
+    variables. After `max_calls` answers, or answers of `max_tokens` tokens together, the model
+    answers no more.
 
     With `sandbox: true` the commands run in a sandbox: they see the programs of this machine, the
     files that words name by a relative path or in a plug-in folder, and a folder of the run, and
@@ -60,7 +61,8 @@ class AgentWorkflow(SimpleWorkflow):
     `memory_bytes`, `disk_bytes` and `max_processes`.
 
     With `reward_command`, started in the same folder with the row in `row.json`, the reward is the
-    number in its last line. Otherwise the taskset's reward scores the last answer.
+    number in its last line. With `rubric_judge: true` the first auxiliary model grades the last
+    answer, as `rubric_judge_workflow` does. Otherwise the taskset's reward scores it.
     """
 
     keeps_history = True
@@ -68,8 +70,10 @@ class AgentWorkflow(SimpleWorkflow):
     usual_args: ClassVar[Mapping[str, JsonValue]] = {
         "command": None,
         "reward_command": None,
+        "rubric_judge": False,
         "environment": {},
         "max_calls": 100,
+        "max_tokens": None,
         "sandbox": False,
     }
     known_args: ClassVar[frozenset[str] | None] = frozenset(usual_args)
@@ -87,7 +91,12 @@ class AgentWorkflow(SimpleWorkflow):
         judge = self._words(arguments, "reward_command", shown)
         if not command:
             raise UserError(f"{self._where}.command is missing: give the command of the agent")
+        grader = (self._judge(), self._criteria()) if arguments.boolean("rubric_judge") else None
+        if judge and grader:
+            raise UserError(f"{self._where}: give one of `reward_command` and `rubric_judge`")
         self.model.max_answers = arguments.positive_int("max_calls")
+        if arguments.value("max_tokens") is not None:
+            self.model.max_answered_tokens = arguments.positive_int("max_tokens")
         environment = self._environment(arguments)
         redact = self.model.api_access.redacted
         async with _opened(sandbox and replace(sandbox, readable=tuple(shown)), redact) as place:
@@ -101,15 +110,17 @@ class AgentWorkflow(SimpleWorkflow):
                     f"OPENAI_BASE_URL or ANTHROPIC_BASE_URL{_quoted(said)}"
                 )
             closed = close_session(turns)
+            last = closed.last
             if judge:
                 row = self.task.raw_task
                 await place.write("row.json", json.dumps(row, default=str).encode())
                 reward = _number(judge, await place.finish(judge, environment))
-                parts, numbers = {"reward_command": reward}, dict[str, float]()
+                last.reward_parts = {"reward_command": reward}
+            elif grader:
+                self._set_grade(last, await self._grade(*grader, last))
             else:
-                await self._score(closed.last, self._reward())
-                parts, numbers = closed.last.reward_parts, closed.last.metrics
-        return rewarded(closed.samples, parts, {**numbers, **closed.counts})
+                await self._score(last, self._reward())
+        return rewarded(closed.samples, last.reward_parts, {**last.metrics, **closed.counts})
 
     @property
     def _where(self) -> str:

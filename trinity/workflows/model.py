@@ -104,6 +104,8 @@ class ModelWrapper(RatingModel):
         self._numbers = itertools.count()
         self.max_answers: int | None = None
         """Answers after which calls are refused."""
+        self.max_answered_tokens: int | None = None
+        """Tokens of recorded answers after which calls are refused."""
         self._tools: dict[bytes, tuple[JsonObject, ...]] = {}
         self._calls = AttemptCalls()
         self._span_context = tracing.current()
@@ -312,8 +314,7 @@ class ModelWrapper(RatingModel):
         if self._ratio_warnings is not None:
             self._ratio_warnings.check(options.sampling)
         numbers = list(itertools.islice(self._numbers, options.n))
-        if self.max_answers is not None and numbers[-1] >= self.max_answers:
-            raise UserError(f"the model has given this run all of its {self.max_answers} answers")
+        _check_limits(self, numbers[-1])
         return merged, numbers
 
     async def _draw(
@@ -380,6 +381,16 @@ class ModelWrapper(RatingModel):
             if len(token_ids) == 1:
                 return Scores(logprobs=[])
             return await self._generator.score(token_ids, num_likeliest=num_likeliest)
+
+
+def _check_limits(model: ModelWrapper, number: int) -> None:
+    """Raises UserError if the answer of this number is beyond what its run may have."""
+    if model.max_answers is not None and number >= model.max_answers:
+        raise UserError(f"the model has given this run all of its {model.max_answers} answers")
+    if (most := model.max_answered_tokens) is not None:
+        given = sum(answer.sequence.response_length for answer in model.answers)
+        if given >= most:
+            raise UserError(f"the model has given this run {given} tokens, and {most} are all")
 
 
 def _set_tools(answer: Experience, sha256: bytes) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from tests.integration.explorer.dialects.asking import Asked
 from tests.unit.runtime.test_sandbox import needs_sandbox
-from tests.unit.workflows.scripted import task_of
+from tests.unit.workflows.scripted import ScriptedEngine, scripted_model, task_of
 from trinity.config.model_code_policy import AGENTS_VARIABLE
 from trinity.errors import UserError
 from trinity.plugins import PLUGIN_DIRS_VARIABLE
@@ -84,6 +84,38 @@ async def test_a_command_may_judge_what_the_agent_left_in_its_folder(asked: Aske
     assert samples[0].reward == 0.5
 
 
+class Judge:
+    """An auxiliary model that grades whatever it is shown."""
+
+    def __init__(self, says: str) -> None:
+        self._says, self.seen = says, ""
+
+    async def chat_async(self, messages: list[Any]) -> list[Experience]:
+        self.seen = messages[-1]["content"]
+        (answer,) = await scripted_model(ScriptedEngine([self._says])).chat_async(messages)
+        return [answer]
+
+
+async def test_another_model_may_judge_the_last_answer(asked: Asked) -> None:
+    task = task_of(
+        {"question": "1+1?", "answer": "2", "rubric": [{"description": "it is 2", "weight": 3}]},
+        workflow_args={
+            "command": [sys.executable, "-c", TWO_TURNS, "{prompt}"],
+            "rubric_judge": True,
+        },
+    )
+    with pytest.raises(UserError, match="another model as the judge"):
+        await AgentWorkflow(task=task, model=asked.model).run_async()
+    asked.will_say("I think it is 3.", "It is 2.")
+    judge = Judge("well <grade>7</grade>")
+    models: Any = [judge]
+    workflow = AgentWorkflow(task=task, model=asked.model, auxiliary_models=models)
+    samples: list[Experience] = await workflow.run_async()
+    assert "It is 2." in judge.seen and "it is 2" in judge.seen and "3." not in judge.seen
+    assert {sample.reward for sample in samples} == {0.7}
+    assert samples[0].metrics["judge_success"] == 1
+
+
 async def test_an_agent_sees_neither_truth_nor_secrets(
     asked: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -112,6 +144,21 @@ async def test_an_agent_that_goes_wrong_is_a_failed_run_that_says_why(
     asked.will_say(*["ok"] * 3)
     with pytest.raises(error, match=words):
         await run(asked, code, max_calls=3)
+
+
+@pytest.mark.parametrize(("most", "calls"), [(3, 1), (4, 2)])
+async def test_after_so_many_tokens_the_model_answers_no_more(
+    asked: Asked, most: int, calls: int
+) -> None:
+    """An answer, here of three tokens, may go beyond the limit; the next call is refused."""
+    code = (
+        ASKING + "import urllib.error\ntry:\n    for _ in range(9): ask('go on')\n"
+        "except urllib.error.HTTPError as error: sys.exit(error.read().decode())"
+    )
+    asked.will_say(*["ok"] * 9)
+    with pytest.raises(AgentFailed, match=f"tokens, and {most} are all"):
+        await run(asked, code, max_tokens=most)
+    assert len(asked.model.history) == calls
 
 
 async def test_what_an_agent_has_started_ends_with_its_run(asked: Asked, tmp_path: Path) -> None:
@@ -218,6 +265,8 @@ async def test_a_file_that_a_word_names_is_in_the_sandbox(
         ({"command": "no-such-program"}, "no program `no-such-program`"),
         ({"environment": {"A": 1}}, "give names with texts"),
         ({"max_calls": 0}, "a whole number from 1 on"),
+        ({"max_tokens": 0}, "a whole number from 1 on"),
+        ({"rubric_judge": 1}, "give true or false"),
         ({"comand": "a"}, "comand"),
         (
             {"sandbox": {"memory": 1}},
