@@ -13,10 +13,11 @@ from trinity.config.check import CheckReport, check_file, locate_errors
 from trinity.config.checks.hubs import hub_notes
 from trinity.config.checks.packages import missing_packages
 from trinity.config.checks.runtime import check_local_data, check_package
+from trinity.config.plan.rollouts_ahead import largest_lag
 from trinity.config.schema.base import KeyStatus
 from trinity.errors import UserError
 from trinity.rft.checks.names import check_part_names, workflow_notices
-from trinity.run.output import STATUS_LABELS
+from trinity.run.output import STATUS_LABELS, pluralize
 
 USER_ERROR = 2
 LABEL_WIDTH = 11
@@ -70,6 +71,13 @@ def _lines(report: CheckReport) -> Iterator[tuple[str, str]]:
             yield STATUS_LABELS[status], f"{place}: {notice}"
     for text in report.advice:
         yield "advice", text
+    for stage in report.stages:
+        if stage.has_dynamic_sync and stage.needs_training:
+            lag = pluralize(largest_lag(stage), "train step")
+            longer = "; those that take longer than all that follow are older: see `max_staleness`"
+            if stage.algorithm.sampling.max_staleness is not None:
+                longer = ""
+            yield "lag", f"stage `{stage.name}`: rollouts are up to {lag} old{longer}"
 
 
 def _summary_line(report: CheckReport) -> str:

@@ -2,13 +2,15 @@
 
 import threading
 import tomllib
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
+import typer
 
 from tests.unit.config.builders import GRPO, SFT, config
-from trinity.cli.config_check import check_on_machine
+from trinity.cli.config_check import check_files, check_on_machine
 from trinity.cli.experiment import describe
 from trinity.config.checks import packages
 from trinity.config.planning import plan_experiment
@@ -130,3 +132,28 @@ def test_each_extra_is_known_with_the_modules_of_its_packages() -> None:
     assert set(packages.EXTRAS) == declared - {"dev", "synchronizer"}
     named = [name for names in packages.EXTRAS.values() for name in names]
     assert not [name for name in named if not packages._is_here(name)], "make setup has them"
+
+
+@pytest.mark.parametrize(
+    ("style", "old"),
+    [("fixed", None), ("trainer_driven", 3), ("fully_async", 4)],
+)
+def test_the_check_and_the_dry_run_tell_the_largest_lag(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, style: str, old: int | None
+) -> None:
+    values = config(GRPO, synchronizer={"sync_style": style})
+    file = tmp_path / "run.yaml"
+    file.write_text(values.model_dump_json(exclude_unset=True))
+    with suppress(typer.Exit):  # this machine has not the data
+        check_files([file], [], strict=False)
+    told = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  lag")]
+    if old is None:
+        assert told == []
+        return
+    assert told == [
+        f"  lag        stage `main`: rollouts are up to {old} train steps old; those that take "
+        "longer than all that follow are older: see `max_staleness`"
+    ]
+    plan = plan_experiment(values)
+    describe(PreparedRun(plan=plan, resumes=False, notes=(), notices=()))
+    assert f"rollouts up to {old} steps old" in capsys.readouterr().out

@@ -237,8 +237,10 @@ def test_rollout_that_runs_ahead_of_training(tmp_path: Path) -> None:
     found = converted(text, tmp_path)
     expected: dict[str, JsonValue] = {
         "buffer.batch_size": 32,
+        "synchronizer.sync_style": "fully_async",
         "synchronizer.sync_interval": 8,
-        "synchronizer.sync_offset": 4,
+        "synchronizer.weight_update": "keep",
+        "explorer.max_inflight_batches": 5,
         "buffer.total_steps": 1600,
         "trainer.total_steps": 1600,
         "explorer.eval_interval": 40,
@@ -246,8 +248,30 @@ def test_rollout_that_runs_ahead_of_training(tmp_path: Path) -> None:
         "cluster.gpu_per_node": 8,
         "explorer.rollout_model.engine_num": 2,
     }
-    assert expected.items() <= flat(found.values).items()
+    for key, wanted in expected.items():
+        assert value(found, key) == wanted, key
+    assert "synchronizer.sync_offset" not in flat(found.values)
     assert missing(found) == []
+
+
+@as_subtests(
+    ("given", "choices", "expected"),
+    [
+        ("partial_rollout=False", {}, ("fixed", "drain", 1)),
+        ("staleness_threshold=0", {}, ("fixed", "drain", 0)),
+        ("staleness_threshold=0.25", {}, ("fully_async", "keep", None)),
+        ("partial_rollout=True", {"sync_offset": 0}, ("fixed", "drain", 0)),
+        ("partial_rollout=True", {"sync_offset": 1}, ("fixed", "keep", 1)),
+    ],
+)
+def test_rollouts_go_on_while_weights_change_where_they_did(
+    given: str, choices: dict[str, int], expected: tuple[str, str, int | None]
+) -> None:
+    usual = ["data.train_batch_size=0", "async_training.staleness_threshold=0.5"]
+    usual += ["async_training.partial_rollout=True"]
+    found = flat(from_keys(*usual, f"async_training.{given}", **choices).values)
+    keys = ("sync_style", "weight_update", "sync_offset")
+    assert tuple(found.get(f"synchronizer.{key}") for key in keys) == expected
 
 
 def test_keys_of_an_older_fully_async_trainer_mean_the_same(tmp_path: Path) -> None:

@@ -333,10 +333,11 @@ def convert_async(work: Conversion, batch: int, interval: int) -> None:
     _put_total(work, batch)
     _put_max_staleness(work, interval)
     work.settings.take(f"{_ASYNC}.use_rollout_log_probs")  # written with the defaults, at the end
-    for name in ("partial_rollout", "use_trainer_do_validate", "concurrent_samples_per_replica"):
+    _put_weight_update(work)
+    for name in ("use_trainer_do_validate", "concurrent_samples_per_replica"):
         work.report_left_out(
             f"{_ASYNC}.{name}",
-            "runs go on while new weights are loaded, and each token has its own",
+            "the explorer evaluates, and its engine takes as many requests as fit",
         )
     step = work.settings.take(f"{_V1}.separate_async.parameter_sync_step")
     if step is None:
@@ -373,7 +374,31 @@ def _put_threshold(work: Conversion, threshold: VerlSetting | None, interval: in
         return
     note = f"{share} of the {interval} between two versions, and the one in training"
     origin = threshold or f"veRL's default of {key}={share}"
-    work.put("synchronizer.sync_offset", math.ceil(share * interval), origin, note)
+    ahead = math.ceil(share * interval)
+    if not ahead or not _changes_amid_runs(work):
+        work.put("synchronizer.sync_offset", ahead, origin, note)
+        return
+    work.draft.remove("synchronizer.sync_offset")
+    work.put("synchronizer.sync_style", "fully_async", origin, "rollout waits for no step")
+    work.put("explorer.max_inflight_batches", ahead + 1, origin, note)
+
+
+def _changes_amid_runs(work: Conversion) -> bool:
+    """True if rollouts without common steps go on while weights change, veRL's default."""
+    is_partial = work.settings.peek(f"{_ASYNC}.partial_rollout") is not False
+    replays = work.draft.get("algorithm.enable_router_replay")
+    return is_fully_async(work) and is_partial and not replays
+
+
+def _put_weight_update(work: Conversion) -> None:
+    """Converts whether unfinished rollouts go on with new weights."""
+    setting = work.settings.take(f"{_ASYNC}.partial_rollout")
+    is_ahead = work.draft.get("synchronizer.sync_offset") != 0
+    if setting is not None:
+        keeps = setting.value is True and is_ahead
+        keeps = keeps and not work.draft.get("algorithm.enable_router_replay")
+        note = "" if keeps == setting.value else "each run has one version of the weights"
+        work.put("synchronizer.weight_update", "keep" if keeps else "drain", setting, note)
 
 
 def _put_total(work: Conversion, batch: int) -> None:

@@ -121,8 +121,13 @@ ROWS: tuple[KeyRow, ...] = (
     ),
     combined_row(
         "async_training.staleness_threshold",
-        "synchronizer.sync_offset",
-        "a share of `sync_interval`",
+        "explorer.max_inflight_batches, synchronizer.sync_style, synchronizer.sync_offset",
+        "a share of `sync_interval`; the offset without `partial_rollout`",
+    ),
+    combined_row(
+        "async_training.partial_rollout",
+        "synchronizer.weight_update",
+        "`True` is `keep`",
     ),
     combined_row(
         "async_training.trigger_parameter_sync_step",
