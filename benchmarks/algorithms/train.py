@@ -164,7 +164,7 @@ def _row(
             run=int(samples.runs[number]),
             reward=float(samples.rewards[number]),
         ),
-        oldest_version=version,
+        versions=np.full(num_tokens, version, dtype=np.int32),
     )
 
 

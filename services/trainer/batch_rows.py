@@ -13,7 +13,7 @@ from services.trainer.types import RunReward, TrainRow
 from trinity.api.v1 import buffer_pb2, experience_pb2
 from trinity.data.codec import sequence_from_proto, tensor_from_proto
 from trinity.errors import RunFailed, UserError
-from trinity.types import MAX_EXPERTS, ROUTED_EXPERTS, ArrayData, FloatArray, JsonObject
+from trinity.types import MAX_EXPERTS, ROUTED_EXPERTS, ArrayData, FloatArray, IntArray, JsonObject
 
 logger = logging.getLogger(__name__)
 
@@ -52,20 +52,24 @@ class RowReader:
     replays_experts: bool = True
     """False if recorded experts are not chosen again: the samples may be another stage's."""
 
-    def read(self, messages: Iterable[buffer_pb2.BatchRow]) -> list[TrainRow]:
+    def read(
+        self, messages: Iterable[buffer_pb2.BatchRow], *, oldest_version: int = 0
+    ) -> list[TrainRow]:
         """Returns the rows in order of position, with their tokens.
+
+        Tokens of weights older than `oldest_version` are not trained on.
 
         Raises: RunFailed when a row is of a kind that the stage cannot train on.
         """
         ordered = sorted(messages, key=lambda message: message.position)
-        rows = [row for message in ordered for row in self._read(message)]
+        rows = [row for message in ordered for row in self._read(message, oldest_version)]
         if self.mismatched_length is None:
             return rows
         return with_mismatched(rows, self.mismatched_length)
 
-    def _read(self, message: buffer_pb2.BatchRow) -> Sequence[TrainRow]:
+    def _read(self, message: buffer_pb2.BatchRow, oldest_version: int) -> Sequence[TrainRow]:
         if message.WhichOneof("source") == "experience":
-            row = _from_experience(message)
+            row = _from_experience(message, oldest_version)
             return [row if self.replays_experts else replace(row, routed_experts=None)]
         if self.formatter is None:
             raise RunFailed(f"row {message.position} of the batch is training data, not a rollout")
@@ -114,7 +118,7 @@ def _mismatched(row: TrainRow, other: TrainRow, max_length: int) -> TrainRow:
     )
 
 
-def _from_experience(message: buffer_pb2.BatchRow) -> TrainRow:
+def _from_experience(message: buffer_pb2.BatchRow, oldest_version: int) -> TrainRow:
     experience = message.experience
     if experience.WhichOneof("body") != "sequence":
         raise RunFailed(f"experience {experience.id} is a pair: this algorithm takes sequences")
@@ -124,6 +128,10 @@ def _from_experience(message: buffer_pb2.BatchRow) -> TrainRow:
         mask = np.zeros_like(mask)
     temperature = experience.sampling.temperature
     length = sequence.response_length
+    versions, num_stale_tokens = _token_versions(experience, length), 0
+    if versions is not None and oldest_version:
+        is_stale = mask & (versions < oldest_version)
+        mask, num_stale_tokens = mask & ~is_stale, int(is_stale.sum())
     advantages = _token_array(experience, ADVANTAGES, length)
     if advantages is None:
         advantages = np.full(length, message.advantage, dtype=np.float32)
@@ -140,9 +148,21 @@ def _from_experience(message: buffer_pb2.BatchRow) -> TrainRow:
         token_rewards=_token_array(experience, TOKEN_REWARDS, length),
         teacher_logprobs=_token_array(experience, TEACHER_LOGPROBS, length),
         reward_baseline=_scalar(experience, REWARD_BASELINE),
-        oldest_version=min((span.version for span in experience.version_spans), default=None),
+        versions=versions,
+        num_stale_tokens=num_stale_tokens,
         routed_experts=_routed_experts(experience, length),
     )
+
+
+def _token_versions(experience: experience_pb2.Experience, response_length: int) -> IntArray | None:
+    """Returns the weights of each response token, the newest ones where no span has it."""
+    spans = experience.version_spans
+    if not spans:
+        return None
+    versions = np.full(response_length, max(span.version for span in spans), dtype=np.int32)
+    for span in spans:
+        versions[span.start : span.end] = span.version
+    return versions
 
 
 def _run_reward(experience: experience_pb2.Experience) -> RunReward | None:

@@ -180,7 +180,7 @@ class TrainerBufferClient:
                 if message.WhichOneof("part") == "head":
                     head = message.head
                 else:
-                    rows += reader.read(message.rows.rows)
+                    rows += reader.read(message.rows.rows, oldest_version=head.oldest_version)
                     digests += map(_row_digest, message.rows.rows)
         except grpc.RpcError as error:
             if error.code() is not grpc.StatusCode.CANCELLED or not self._interrupted.is_set():

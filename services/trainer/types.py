@@ -60,8 +60,11 @@ class TrainRow:
     """A teacher's, for distillation."""
     reward_baseline: float | None = None
     """Reward of a greedy rollout of the same task."""
-    oldest_version: int | None = None
-    """The oldest weights that generated one of its tokens."""
+    versions: IntArray | None = None
+    """[R]: the weights that generated each token; None for training data. Of tokens that are not
+    trained on it may be any."""
+    num_stale_tokens: int = 0
+    """Tokens that the mask leaves out as too old (`staleness_unit: token`)."""
     routed_experts: npt.NDArray[np.int16] | None = None
     """[R, layers, k]: experts plus 1 of the passes that sampled the tokens; 0 where not known."""
     side: PairSide | None = None
@@ -80,6 +83,13 @@ class TrainRow:
     def response_length(self) -> int:
         """Number of tokens after the prompt."""
         return len(self.tokens) - self.prompt_length
+
+    @property
+    def oldest_version(self) -> int | None:
+        """The oldest weights of a trained token; None where none has any."""
+        if self.versions is None or not self.mask.any():
+            return None
+        return int(self.versions[self.mask].min())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,6 +246,26 @@ def batch_metrics(
         "train/num_bad_rows": float(batch.num_bad_rows),
         "train/num_truncated_rows": float(sum(row.is_truncated for row in batch.rows)),
         "train/replayed": float(batch.replayed),
+        **_staleness(batch),
+    }
+
+
+def _staleness(batch: TrainBatch) -> dict[str, float]:
+    """Returns how many steps older weights are than those of the step, by trained token and sample.
+
+    A sample is as old as its oldest trained token.
+    """
+    rows = [row for row in batch.rows if row.versions is not None and row.mask.any()]
+    ages = [batch.step - 1 - row.versions[row.mask] for row in rows if row.versions is not None]
+    if not ages:
+        return {}
+    ages_N = np.concatenate(ages)
+    return {
+        "staleness/token/mean": float(ages_N.mean()),
+        "staleness/token/max": float(ages_N.max()),
+        "staleness/sample/mean": float(np.mean([age.max() for age in ages])),
+        "staleness/num_mixed_samples": float(sum(age.min() < age.max() for age in ages)),
+        "staleness/num_masked_tokens": float(sum(row.num_stale_tokens for row in batch.rows)),
     }
 
 

@@ -60,8 +60,14 @@ GROUPS = (
     CurveGroup(
         title="Staleness",
         unit="versions",
-        names=("staleness/mean", "staleness/max"),
+        names=("staleness/token/mean", "staleness/token/max", "staleness/sample/mean"),
         good="0 is on-policy",
+    ),
+    CurveGroup(
+        title="Trainer idle",
+        unit="share",
+        names=("perf/idle_share",),
+        good="near 0 where rollouts run ahead",
     ),
     CurveGroup(title="Throughput", unit="tokens/s", names=("perf/throughput",), good=BETTER),
 )

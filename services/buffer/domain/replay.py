@@ -29,8 +29,11 @@ class ReplayCandidate:
     place: SamplePlace
     """Explore step, position, run, step, suffix."""
     version: int | None
+    """Of its oldest token."""
     reward: float | None
     advantage: float
+    newest_version: int | None = None
+    """Of its newest token."""
     num_uses: int = 0
     last_step: int = 0
     """The newest train step that used it; 0 before the first."""

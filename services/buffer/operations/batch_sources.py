@@ -203,7 +203,9 @@ async def select_candidates(
     oldest = stage.plan.oldest_version(step)
     unused = await load_unused(connection, stage, before)
     used = await load_used(connection, stage)
-    stale = [row for row in used if row.version is not None and row.version < oldest]
+    by_token = stage.plan.masks_stale_tokens
+    aged = ((row, row.newest_version if by_token else row.version) for row in used)
+    stale = [row for row, version in aged if version is not None and version < oldest]
     stale_ids = {row.experience_id for row in stale}
     waiting = [*unused, *(row for row in used if row.experience_id not in stale_ids)]
     computed = await priorities.compute_priorities(

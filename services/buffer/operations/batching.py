@@ -390,7 +390,15 @@ def _drained(stage: Stage) -> BatchEnd:
 def _head(
     stage: Stage, step: int, items: Sequence[BatchItem], metrics: dict[str, float]
 ) -> BatchHead:
-    return BatchHead(step=step, incarnation=stage.incarnation, num_rows=len(items), metrics=metrics)
+    plan = stage.plan
+    is_masked = plan.masks_stale_tokens and plan.stored_rollouts is None
+    return BatchHead(
+        step=step,
+        incarnation=stage.incarnation,
+        num_rows=len(items),
+        metrics=metrics,
+        oldest_version=plan.oldest_version(step) if is_masked else 0,
+    )
 
 
 def _of_different_groups(rows: Sequence[ReadyRow]) -> list[str]:

@@ -154,6 +154,7 @@ async def compose_stored(connection: Connection, stage: Stage, step: int) -> Bat
         incarnation=stage.incarnation,
         num_rows=recorded.num_rows,
         metrics=recorded.metrics,
+        oldest_version=recorded.oldest_version,
     )
     return await record_batch(connection, stage, head, [_copy_of(item) for item in items])
 

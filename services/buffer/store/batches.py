@@ -82,6 +82,8 @@ class BatchHead:
     """Digest of its rows; None if one came by a release without digests."""
     lineage_sha256: bytes | None = None
     """Digest of all batches up to this one; None where `rows_sha256` is."""
+    oldest_version: int = 0
+    """The oldest weights whose tokens are trained on; 0 for all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

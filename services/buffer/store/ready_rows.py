@@ -142,6 +142,12 @@ async def count_ready(connection: Connection, stage: Stage) -> int:
     return int(await connection.fetch_value(_count(stage.is_ordered), values))
 
 
+def _age_column(stage: Stage) -> sa.ColumnElement[int | None]:
+    """Returns the version by which a row is too old: of its oldest token, or its newest."""
+    by_token = stage.plan.masks_stale_tokens
+    return experience.c.version_max if by_token else experience.c.version_min
+
+
 async def place_of_fresh(
     connection: Connection, stage: Stage, number: int, *, oldest: int, before: Place | None
 ) -> Place | None:
@@ -152,7 +158,7 @@ async def place_of_fresh(
     c = experience.c
     statement = (
         sa.select(c.explore_step, c.position)
-        .where(is_ready(stage.key, before), sa.func.coalesce(c.version_min, oldest) >= oldest)
+        .where(is_ready(stage.key, before), sa.func.coalesce(_age_column(stage), oldest) >= oldest)
         .order_by(c.explore_step, c.position)
         .offset(number - 1)
         .limit(1)
@@ -176,7 +182,7 @@ async def filter_stale(
     answers of another model, are not stale: the batch's metrics count them.
     """
     c = experience.c
-    stale = sa.and_(is_ready(stage.key, before), c.version_min < oldest)
+    stale = sa.and_(is_ready(stage.key, before), _age_column(stage) < oldest)
     if up_to is not None:
         stale = sa.and_(stale, sa.tuple_(c.explore_step, c.position) <= up_to)
     left_out = {"state": ExperienceState.FILTERED, "reason": reason}

@@ -31,7 +31,7 @@ _SEEN = tuple(
     EXPERIENCE[name]
     for name in (
         *("experience_id", "explore_step", "position", "run", "step", "suffix"),
-        *("version_min", "reward", "advantage"),
+        *("version_min", "version_max", "reward", "advantage"),
     )
 )
 _POOL = sa.select(REPLAY_POOL.experience_id).where(in_stage(replay_pool))
@@ -96,6 +96,7 @@ def _waiting(row: Row, num_uses: int, last_step: int) -> ReplayCandidate:
         row,
         place=(row.explore_step, row.position, row.run, row.step, row.suffix),
         version=row.version_min,
+        newest_version=row.version_max,
         num_uses=num_uses,
         last_step=last_step,
     )

@@ -227,8 +227,7 @@ experience = _of_stage(  # Metadata of a sample, for decisions; its body is in `
     _text("reason"),
     sa.Column("reward", sa.Float),
     sa.Column("advantage", sa.Float),
-    sa.Column("version_min", sa.BigInteger),
-    sa.Column("version_max", sa.BigInteger),
+    *(sa.Column(name, sa.BigInteger) for name in ("version_min", "version_max")),
     *_bigints("num_tokens", "response_length"),
     sa.Column("finish_reason", sa.Text, nullable=False),
     sa.Column("metrics", JSONB, nullable=False),
@@ -302,6 +301,7 @@ batch = _of_stage(  # A recorded batch: it never changes
     sa.Column("metrics", JSONB, nullable=False),
     _moment("composed_at"),
     *(sa.Column(name, sa.LargeBinary) for name in ("rows_sha256", "lineage_sha256")),
+    _bigint("oldest_version"),
 )
 
 batch_item = _of_stage(  # One row of a batch: a sample, or a row of a taskset

@@ -21,7 +21,7 @@ from services.explorer.types import (
 from trinity.errors import ManifestError, RpcError, TrinityError
 from trinity.runtime.presence import Heartbeats
 from trinity.runtime.retry import RetryPolicy, deadline
-from trinity.runtime.telemetry.metrics import GATE_SECONDS
+from trinity.runtime.telemetry.metrics import ENGINE_IDLE_SECONDS, GATE_SECONDS
 
 logger = logging.getLogger(__name__)
 
@@ -160,6 +160,7 @@ class WeightGate:
         self._failed: dict[WeightsVersion, str] = {}
         self._backing_off: set[WeightsVersion] = set()
         self._holding: Counter[WeightsRequirement] = Counter()
+        self._idle_since = time.monotonic()
         self._changed = asyncio.Event()
         self._is_loading = False
         self.loaded: WeightsId | None = None
@@ -240,7 +241,7 @@ class WeightGate:
 
     async def _enter(self, required: WeightsRequirement) -> Admission:
         if self.loaded is not None and not self._is_loading and self._may_enter(required):
-            self._holding[required] += 1
+            self._take(required)
             return self.loaded, required
         entered: asyncio.Future[Admission] = asyncio.get_running_loop().create_future()
         self._waiting[entered] = required
@@ -255,10 +256,16 @@ class WeightGate:
         finally:
             self._waiting.pop(entered, None)
 
+    def _take(self, required: WeightsRequirement) -> None:
+        if not self._holding:
+            ENGINE_IDLE_SECONDS.add(time.monotonic() - self._idle_since)
+        self._holding[required] += 1
+
     def _leave(self, required: WeightsRequirement) -> None:
         self._holding[required] -= 1
         if not self._holding[required]:
             del self._holding[required]
+            self._idle_since = time.monotonic()
             self._changed.set()
 
     def _may_enter(self, required: WeightsRequirement) -> bool:
@@ -411,7 +418,7 @@ class WeightGate:
         for entered, required in exact_first:
             if entered.done() or not self._may_enter(required):
                 continue
-            self._holding[required] += 1
+            self._take(required)
             del self._waiting[entered]
             entered.set_result((self.loaded, required))
             num_admitted += 1

@@ -19,6 +19,7 @@ from trinity.algorithm.token_advantage.token_batch import (
     BoolMatrix,
     FloatMatrix,
     FloatVector,
+    IntMatrix,
     IntVector,
     TokenAdvantages,
     TokenBatch,
@@ -170,16 +171,17 @@ def _numbered(names: Iterable[str]) -> IntVector:
     return numbers
 
 
-def staleness_of(rows: Sequence[TrainRow], step: int) -> IntVector | None:
-    """Returns how many steps each row's oldest weights lag behind those that the step starts from.
+def staleness_of(rows: Sequence[TrainRow], step: int, width: int) -> IntMatrix | None:
+    """Returns how many steps older each token's weights are than those of the step, [N, T].
 
-    Returns None if a row has no version.
+    Returns None if a row has no versions.
     """
-    versions = [row.oldest_version for row in rows if row.oldest_version is not None]
-    if len(versions) < len(rows):
-        return None
-    lags_N: IntVector = np.maximum(step - 1 - np.array(versions, dtype=np.int64), 0)
-    return lags_N
+    lags_NT: IntMatrix = np.zeros((len(rows), width), dtype=np.int64)
+    for lags_T, row in zip(lags_NT, rows, strict=True):
+        if row.versions is None:
+            return None
+        lags_T[: row.response_length] = np.maximum(step - 1 - row.versions, 0)
+    return lags_NT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -245,7 +245,9 @@ def off_policy_gap_metrics(
         weights_BT=of_rollouts(prepared.corrections_BT),
         clipped_BT=None if clipped_NT is None else clipped_NT > 0,
         kept_BT=prepared.mask_BT[numbers],
-        lags_B=staleness_of([prepared.rows[number] for number in numbers], prepared.batch.step),
+        lags_BT=staleness_of(
+            [prepared.rows[number] for number in numbers], prepared.batch.step, mask_NT.shape[1]
+        ),
     )
     gaps = np.abs(logprobs_NT - rollout_NT)[mask_NT]
     return {

@@ -71,6 +71,7 @@ class PendingStep:
         metrics["time/step"] = metrics["perf/time_per_step"] = step_seconds
         num_tokens = metrics["perf/total_num_tokens"]
         metrics["perf/throughput"] = num_tokens / step_seconds
+        metrics["perf/idle_share"] = self.batch_wait_seconds / step_seconds
         return metrics | _per_token(metrics, num_tokens)
 
 

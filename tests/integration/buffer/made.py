@@ -21,11 +21,20 @@ class Made:
     logprob: float = -0.5
     version: int | None = None
     """Of the weights that made it; else those that were asked for."""
+    then: int | None = None
+    """Of other weights that made its last token."""
 
 
 def make_experience(made: Made, assignment: pb.Assignment, eid: EID) -> Experience:
     """A sample whose prompt and response say where it comes from."""
     length = made.num_tokens
+    version = assignment.required_version if made.version is None else made.version
+    first = length if made.then is None else length - 1
+    incarnation = assignment.required_incarnation
+    spans = [VersionSpan(start=0, end=first, version=version, incarnation=incarnation)]
+    if made.then is not None:
+        last = VersionSpan(start=first, end=length, version=made.then, incarnation=incarnation)
+        spans.append(last)
     return Experience(
         body=TokenSequence(
             tokens=np.arange(2 + length, dtype=np.int32),
@@ -39,14 +48,7 @@ def make_experience(made: Made, assignment: pb.Assignment, eid: EID) -> Experien
         reward=made.reward,
         reward_parts={} if made.reward is None else {"accuracy": made.reward},
         finish_reason=made.finish_reason,
-        version_spans=(
-            VersionSpan(
-                start=0,
-                end=length,
-                version=assignment.required_version if made.version is None else made.version,
-                incarnation=assignment.required_incarnation,
-            ),
-        ),
+        version_spans=tuple(spans),
         sampling=SamplingParams(),
         metrics=made.metrics,
         info=made.info,

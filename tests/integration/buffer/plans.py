@@ -101,12 +101,14 @@ def with_operators(plan: StagePlan, *names: str, **arguments: Mapping[str, JsonV
     return plan.model_copy(update={"operators": tuple(operators)})
 
 
-def fresh_plan(directory: Path, *, max_staleness: int, **sizes: Unpack[Sizes]) -> StagePlan:
-    """Rows of older weights are left out."""
+def fresh_plan(
+    directory: Path, *, max_staleness: int, unit: str = "row", **sizes: Unpack[Sizes]
+) -> StagePlan:
+    """Rows, or tokens, of older weights are left out."""
     strict = {
         "repeat_times": REPEAT_TIMES,
         "sample_strategy": "staleness_control",
-        "sample_strategy_args": {"max_staleness": max_staleness},
+        "sample_strategy_args": {"max_staleness": max_staleness, "staleness_unit": unit},
     }
     return rollout_plan(directory, algorithm=strict, **sizes)
 

@@ -155,6 +155,27 @@ async def test_rows_that_are_too_old_leave_their_place_to_newer_ones(
     )
 
 
+async def test_by_token_a_row_leaves_with_its_newest_and_the_batch_records_its_oldest_version(
+    process: BufferProcess, buffer: Buffer, tmp_path: Path
+) -> None:
+    """Of the rows of one explore step, those that newer weights have ended are kept."""
+    plan = fresh_plan(tmp_path, max_staleness=0, unit="token", train_batch_size=2, total_steps=2)
+    await begin(buffer, plan)
+    first, second, third = (await buffer.lease()).assignments
+    await buffer.finish_all([first, second])
+    head, _ = await buffer.batch(1)
+    assert head.oldest_version == 0
+    await buffer.record(1)
+    mixed = [buffer.complete(third, run, Made(version=0, then=1)) for run in third.runs]
+    await buffer.settle(*mixed)
+    head, rows = await buffer.batch(2)
+    assert texts(rows) == ["1/2/0", "1/2/1"]
+    assert (head.oldest_version, head.metrics[STALE]) == (1, 2.0)
+    assert [(step, count) for step, count, _ in left_out(process.dsn, buffer)] == [(1, 2)]
+    again, _ = await buffer.batch(2)
+    assert again.oldest_version == 1
+
+
 async def test_of_a_mixed_batch_only_the_rollouts_can_be_too_old(
     process: BufferProcess, buffer: Buffer, tmp_path: Path
 ) -> None:

@@ -175,7 +175,7 @@ def _train_row(row: Row, number: int, advantage: float, *, is_pair: bool) -> Tra
         if row.teacher
         else None,
         teacher_logprobs=np.array(row.teacher, dtype=np.float32) if row.teacher else None,
-        oldest_version=0 if row.teacher else None,
+        versions=np.zeros(len(row.mask), dtype=np.int32) if row.teacher else None,
         side=("chosen", "rejected")[number % 2] if is_pair else None,
         is_expert=row.is_expert,
     )

@@ -149,7 +149,10 @@ def test_when_every_row_is_rejected_nothing_moves(learner_of: Build, model: Path
 
 
 def test_figures_are_given_by_how_old_the_weights_were(learner_of: Build, model: Path) -> None:
-    rows = [replace(row, oldest_version=row.position % 2 * 4) for row in BATCH.rows]
+    rows = [
+        replace(row, versions=np.full(row.response_length, row.position % 2 * 4, dtype=np.int32))
+        for row in BATCH.rows
+    ]
     metrics = stepped(learner_of(plan_of(model)), replace(BATCH, rows=rows, step=5))
     tokens = [metrics[f"off_policy/lag_{lag}/tokens"] for lag in ("0", "4_7")]
     assert sum(tokens) == BATCH.num_trained_tokens

@@ -39,6 +39,9 @@ class HashEngine:
         self._digest = read_digest(Path(options.model_path))
         self._weights = ""
         self._num_generating = 0
+        self._swaps: list[list[int]] = []
+        """Of each request, a 0 for each change of weights: its tokens come all at once, at its end.
+        """
         self._hold = os.environ.get(HOLD_VARIABLE, "")
         folder = device_folder(options.model_path)
         self._device = SimulatedDevice(folder, "engine") if options.sleeps else None
@@ -56,9 +59,12 @@ class HashEngine:
     ) -> Generation:
         """Letters, and the end token."""
         self._num_generating += 1
+        swaps: list[int] = []
+        self._swaps.append(swaps)
         try:
-            hashed = await self._generate(prompt_token_ids, sampling.seed)
+            hashed = await self._generate(prompt_token_ids, sampling.seed, swaps)
         finally:
+            self._swaps = [other for other in self._swaps if other is not swaps]
             self._num_generating -= 1
         letters = [97 + byte % 26 for byte in hashed[: NUM_TOKENS - 1]]
         tokens = [*letters, END_TOKEN][: max(sampling.max_tokens, 1)]
@@ -71,9 +77,21 @@ class HashEngine:
             line = json.dumps([self._weights, prompt_token_ids, tokens, logprobs])
             with open(log, "a") as file:  # noqa: ASYNC230 (of a test)
                 file.write(line + "\n")
-        return Generation(token_ids=tokens, logprobs=logprobs, finish_reason=reason)
+        return Generation(
+            token_ids=tokens, logprobs=logprobs, finish_reason=reason, swaps=tuple(swaps)
+        )
 
-    async def _generate(self, prompt: Sequence[int], seed: int | None) -> bytes:
+    async def pause_requests(self) -> None:
+        """No token is on its way."""
+
+    async def resume_requests(self) -> None:
+        """They go on with the weights of now."""
+        for swaps in self._swaps:
+            swaps.append(0)
+
+    async def _generate(
+        self, prompt: Sequence[int], seed: int | None, swaps: Sequence[int]
+    ) -> bytes:
         """Takes its time with one set of weights, and waits where the engine sleeps meanwhile."""
         await self._awake()
         digest = self._digest
@@ -84,8 +102,8 @@ class HashEngine:
         while self._hold and os.path.exists(self._hold):  # noqa: ASYNC110, ASYNC240 (of a test)
             await asyncio.sleep(0.05)
         await self._awake()
-        assert digest == self._digest, "weights changed under a run"
-        return hashed
+        assert swaps or digest == self._digest, "weights changed under a run"
+        return self._hash_of(self._digest, prompt, seed)
 
     async def _awake(self) -> None:
         while not self._is_awake.is_set():

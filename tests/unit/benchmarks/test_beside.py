@@ -129,7 +129,7 @@ def a_row(tokens: list[int], reward: float, group: str) -> TrainRow:
         rollout_logprobs=np.full(length, -1.0, dtype=np.float32),
         advantages=np.zeros(length, dtype=np.float32),
         run_reward=RunReward(assignment_id=group, run=0, reward=reward),
-        oldest_version=0,
+        versions=np.zeros(length, dtype=np.int32),
     )
 
 

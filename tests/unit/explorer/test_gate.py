@@ -11,10 +11,12 @@ import pytest
 from services.explorer.rollout import weight_gate as gate_module
 from services.explorer.rollout.weight_gate import WeightGate, WeightsLost
 from services.explorer.types import LostWeights, WeightsId, WeightsRequirement, WeightsVersion
+from tests.unit.clock import Clock
 from tests.unit.explorer.builders import build_weights, unheard_beats
 from trinity.errors import ManifestError, RolloutStageFailed, Unavailable
 from trinity.runtime.presence import Heartbeats
 from trinity.runtime.retry import RetryPolicy
+from trinity.runtime.telemetry.metrics import ENGINE_IDLE_SECONDS
 
 
 @dataclass
@@ -130,6 +132,22 @@ async def test_weights_stay_while_a_run_holds_them() -> None:
             assert world.loads.done == [0]
         await newer
         assert world.loads.done == [0, 1]
+
+
+async def test_only_time_without_any_run_counts_as_idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    idle: list[float] = []
+    monkeypatch.setattr(ENGINE_IDLE_SECONDS, "_record", lambda seconds, _: idle.append(seconds))
+    clock = Clock()
+    monkeypatch.setattr("services.explorer.rollout.weight_gate.time.monotonic", clock)
+    async with running_gate(0) as world:
+        clock.now += 3
+        async with world.gate.hold(train(0)):
+            clock.now += 5
+            async with world.gate.hold(train(0)):
+                clock.now += 7
+        clock.now += 11
+        assert await enter(world.gate, train(0))
+    assert idle == [3, 11]
 
 
 async def test_first_runs_are_over_before_the_last_of_those_that_waited_begin() -> None:

@@ -152,7 +152,9 @@ def random_batch(num_rows: int, seed: int = 0, step: int = 1, max_response: int 
                 run=row.position % GROUP_SIZE,
                 reward=float(reward),
             ),
-            oldest_version=max(step - 1 - row.position % 3, 0),
+            versions=np.full(
+                row.response_length, max(step - 1 - row.position % 3, 0), dtype=np.int32
+            ),
         )
         for row, reward in zip(rows, rewards, strict=True)
     ]

@@ -2,6 +2,7 @@
 
 import json
 import math
+import random
 from dataclasses import replace
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 import torch
 
 from services.trainer.batch_rows import RowFormatter, RowReader, with_mismatched
-from services.trainer.types import TrainRow
+from services.trainer.types import TrainBatch, TrainRow, batch_metrics
 from tests.unit.subtests import as_subtests
 from tests.unit.trainer.builders import PAIR, data_row
 from trinity.algorithm.policy_loss.inputs import PolicyInputs
@@ -346,3 +347,59 @@ def test_each_prompt_gets_the_answer_of_the_row_before() -> None:
     assert [row.position for row in made] == [0, 0, 1, 1, 2, 2]
     cut = with_mismatched(rows, max_length=4)
     assert cut[1].tokens.tolist() == [2, 3, 13, 14] and len(cut[1].mask) == 2
+
+
+def spanned(lengths: list[int], versions: list[int], mask: list[bool]) -> buffer_pb2.BatchRow:
+    """A sample whose response changed weights after these numbers of tokens."""
+    sequence = Sequence(
+        tokens=np.arange(2 + sum(lengths), dtype=np.int32),
+        prompt_length=2,
+        action_mask=np.array(mask, dtype=np.bool_),
+        rollout_logprobs=np.full(sum(lengths), -1.0, dtype=np.float32),
+    )
+    ends = np.cumsum(lengths).tolist()
+    experience = Experience(
+        body=sequence,
+        eid=EID(stage="rft", batch=1, task=0, run=0, suffix=""),
+        reward=0.5,
+        sampling=SamplingParams(),
+        version_spans=tuple(
+            VersionSpan(start=end - length, end=end, version=version, incarnation=1)
+            for length, end, version in zip(lengths, ends, versions, strict=True)
+        ),
+    )
+    message = experience_to_proto(experience, REF)
+    return buffer_pb2.BatchRow(position=0, experience=message, advantage=1.0, weight=1.0)
+
+
+def test_tokens_of_older_weights_are_left_out_one_by_one() -> None:
+    """As a loop over spans and tokens says."""
+    numbers = random.Random(5)
+    for _ in range(200):
+        lengths = [numbers.randrange(1, 4) for _ in range(numbers.randrange(1, 5))]
+        versions = sorted(numbers.sample(range(1, 10), len(lengths)))
+        mask = [numbers.random() < 0.8 for _ in range(sum(lengths))]
+        oldest = numbers.randrange(10)
+        expected, num_stale, ages, place = [], 0, [], 0
+        for length, version in zip(lengths, versions, strict=True):
+            for _ in range(length):
+                expected.append(mask[place] and version >= oldest)
+                num_stale += mask[place] and version < oldest
+                if expected[-1]:
+                    ages.append(11 - version)
+                place += 1
+        [row] = READER.read([spanned(lengths, versions, mask)], oldest_version=oldest)
+        assert row.mask.tolist() == expected
+        assert row.num_stale_tokens == num_stale
+        figures = batch_metrics(
+            TrainBatch(step=12, rows=[row], metrics={}, replayed=False),
+            max_prompt_tokens=9,
+            max_response_tokens=9,
+        )
+        if not ages:
+            assert "staleness/token/mean" not in figures
+            continue
+        assert figures["staleness/token/mean"] == pytest.approx(sum(ages) / len(ages))
+        assert figures["staleness/token/max"] == figures["staleness/sample/mean"] == max(ages)
+        assert figures["staleness/num_mixed_samples"] == (min(ages) < max(ages))
+        assert figures["staleness/num_masked_tokens"] == num_stale

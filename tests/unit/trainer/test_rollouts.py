@@ -112,11 +112,15 @@ def test_samples_of_one_run_are_told_from_other_runs_of_its_task() -> None:
 
 def test_the_weights_that_the_step_starts_from_are_of_age_0() -> None:
     made_by = zip(BATCH.rows[:3], (7, 3, 9), strict=True)
-    rows = [replace(row, oldest_version=version) for row, version in made_by]
-    lags = staleness_of(rows, step=8)
+    rows = [
+        replace(row, versions=np.full(row.response_length, version, dtype=np.int32))
+        for row, version in made_by
+    ]
+    lags = staleness_of(rows, step=8, width=12)
     assert lags is not None
-    assert lags.tolist() == [0, 4, 0]
-    assert staleness_of([*rows, replace(BATCH.rows[4], oldest_version=None)], step=8) is None
+    for row, found, lag in zip(rows, lags.tolist(), (0, 4, 0), strict=True):
+        assert found == [lag] * row.response_length + [0] * (12 - row.response_length)
+    assert staleness_of([*rows, replace(BATCH.rows[4], versions=None)], step=8, width=12) is None
 
 
 def test_training_data_among_rollouts_is_left_out() -> None:

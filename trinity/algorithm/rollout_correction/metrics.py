@@ -9,6 +9,7 @@ from trinity.algorithm.token_advantage.token_batch import (
     BoolMatrix,
     FloatMatrix,
     FloatVector,
+    IntMatrix,
     IntVector,
 )
 
@@ -133,9 +134,9 @@ def off_policy_metrics(
     weights_BT: FloatMatrix | None = None,
     clipped_BT: BoolMatrix | None = None,
     kept_BT: BoolMatrix | None = None,
-    lags_B: IntVector | None = None,
+    lags_BT: IntMatrix | None = None,
 ) -> dict[str, float]:
-    """Returns `off_policy/*` over all tokens and `off_policy/lag_*/*` over rows of that lag.
+    """Returns `off_policy/*` over all tokens and `off_policy/lag_*/*` over tokens of that lag.
 
     The ratio is exp(logprobs - rollout_logprobs). `effective_sample_size` is (sum w)^2 / (n sum
     w^2) of the correction's weights, or of the ratios without any: 1 where all are equal.
@@ -151,7 +152,7 @@ def off_policy_metrics(
         entropies=None if entropies_BT is None else entropies_BT[mask_BT],
         clipped=None if clipped_BT is None else clipped_BT[mask_BT],
         dropped=None if kept_BT is None else ~kept_BT[mask_BT],
-        lags=None if lags_B is None else np.repeat(lags_B, mask_BT.sum(-1)),
+        lags=None if lags_BT is None else lags_BT[mask_BT],
     )
     metrics = with_prefix("off_policy/", tokens.option_metrics(np.ones(len(log_ratios), np.bool_)))
     return metrics | _by_lag(tokens)

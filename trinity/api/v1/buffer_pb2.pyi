@@ -414,7 +414,7 @@ class GetBatchResponse(_message.Message):
     def __init__(self, head: _Optional[_Union[BatchHead, _Mapping]] = ..., rows: _Optional[_Union[BatchRows, _Mapping]] = ...) -> None: ...
 
 class BatchHead(_message.Message):
-    __slots__ = ("state", "reason", "num_rows", "replayed", "metrics", "num_wanted", "waits_for", "rows_sha256")
+    __slots__ = ("state", "reason", "num_rows", "replayed", "metrics", "num_wanted", "waits_for", "rows_sha256", "oldest_version")
     class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         STATE_UNSPECIFIED: _ClassVar[BatchHead.State]
@@ -444,6 +444,7 @@ class BatchHead(_message.Message):
     NUM_WANTED_FIELD_NUMBER: _ClassVar[int]
     WAITS_FOR_FIELD_NUMBER: _ClassVar[int]
     ROWS_SHA256_FIELD_NUMBER: _ClassVar[int]
+    OLDEST_VERSION_FIELD_NUMBER: _ClassVar[int]
     state: BatchHead.State
     reason: str
     num_rows: int
@@ -452,7 +453,8 @@ class BatchHead(_message.Message):
     num_wanted: int
     waits_for: _synchronizer_pb2.WaitKind
     rows_sha256: bytes
-    def __init__(self, state: _Optional[_Union[BatchHead.State, str]] = ..., reason: _Optional[str] = ..., num_rows: _Optional[int] = ..., replayed: _Optional[bool] = ..., metrics: _Optional[_Mapping[str, float]] = ..., num_wanted: _Optional[int] = ..., waits_for: _Optional[_Union[_synchronizer_pb2.WaitKind, str]] = ..., rows_sha256: _Optional[bytes] = ...) -> None: ...
+    oldest_version: int
+    def __init__(self, state: _Optional[_Union[BatchHead.State, str]] = ..., reason: _Optional[str] = ..., num_rows: _Optional[int] = ..., replayed: _Optional[bool] = ..., metrics: _Optional[_Mapping[str, float]] = ..., num_wanted: _Optional[int] = ..., waits_for: _Optional[_Union[_synchronizer_pb2.WaitKind, str]] = ..., rows_sha256: _Optional[bytes] = ..., oldest_version: _Optional[int] = ...) -> None: ...
 
 class BatchRows(_message.Message):
     __slots__ = ("rows",)

@@ -303,6 +303,11 @@ class StagePlan(PlanModel):
         most = self.algorithm.sampling.max_staleness
         return 0 if most is None else max(train_step - most - 1, 0)
 
+    @property
+    def masks_stale_tokens(self) -> bool:
+        """True if batches leave out tokens of older weights, not the rows that have some."""
+        return self.algorithm.sampling.staleness_unit == "token"
+
     def required_version(self, explore_step: int, num_unfilled: int = 0) -> int:
         """Version of the weights that explore step `explore_step`, counted from 1, rolls out.
 

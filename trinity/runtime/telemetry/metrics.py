@@ -168,6 +168,9 @@ CONFIRM_SECONDS = Histogram(
 GATE_SECONDS = Histogram(
     "trinity.weights.wait.duration", "s", "A run's wait for the weights it needs", bounds=LONG
 )
+ENGINE_IDLE_SECONDS = Counter(
+    "trinity.engine.idle.duration", "s", "Time in which no run had the loaded weights"
+)
 TRANSFERS = Counter(
     "trinity.weights.transfers", "{transfer}", "Weights taken from memory, or from files after all"
 )

@@ -282,9 +282,9 @@ DEFECTS: dict[str, Defect] = {
         ),
     ),
     "stale versions": Defect(
-        what="a row counts as one step younger than it is",
+        what="a token counts as one step younger than it is",
         target=f"{TRAINER}.learner.advantages.staleness_of",
-        broken=lambda sound, rows, step: sound(rows, step - 1),
+        broken=lambda sound, rows, step, width: sound(rows, step - 1, width),
         found_by=rollouts.test_the_weights_that_the_step_starts_from_are_of_age_0,
     ),
     "detached term": Defect(

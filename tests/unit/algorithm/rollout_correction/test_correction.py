@@ -52,6 +52,29 @@ def test_truncation_cuts_large_ratios_down_and_leaves_small_ones() -> None:
     assert correction.mask_BT.all()
 
 
+def test_tokens_of_other_weights_in_the_same_row_change_no_correction() -> None:
+    """A row whose weights changed is corrected as the parts of each of its weights are."""
+    gap = random_gap(3, size=0.6)
+    by_token = CorrectionSettings(
+        rollout_is="token", rollout_rs="token_k1", rollout_rs_threshold=1.2
+    )
+    whole = corrected(gap, by_token)
+    for swap in range(1, gap.mask_BT.shape[1]):
+        for part in (np.s_[:, :swap], np.s_[:, swap:]):
+            rows = gap.mask_BT[part].any(1)
+            if not rows.any():
+                continue
+            alone = corrected(
+                Gap(
+                    gap.proximal_BT[part][rows], gap.rollout_BT[part][rows], gap.mask_BT[part][rows]
+                ),
+                by_token,
+            )
+            assert whole.weights_BT is not None and alone.weights_BT is not None
+            assert (alone.weights_BT == whole.weights_BT[part][rows]).all()
+            assert (alone.mask_BT == whole.mask_BT[part][rows]).all()
+
+
 def test_icepop_makes_nothing_of_ratios_outside_and_leaves_the_mask() -> None:
     correction = corrected(ratios(0.4, 0.5000001, 1.0, 4.9, 5.1), PRESETS["icepop"].settings)
     assert correction.weights_BT == pytest.approx(np.array([[0.0, 0.5000001, 1.0, 4.9, 0.0]]))

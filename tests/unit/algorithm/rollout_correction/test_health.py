@@ -66,26 +66,28 @@ def test_fractions_and_entropy_are_there_where_they_are_given() -> None:
     assert not {"off_policy/clip_fraction", "off_policy/entropy"} & metrics_of()[0].keys()
 
 
-def test_each_staleness_has_the_figures_of_its_own_rows() -> None:
+def test_each_staleness_has_the_figures_of_its_own_tokens() -> None:
     gap = random_gap(0, size=0.5)
-    lags_B = np.array([0, 0, 1, 2, 3, 4, 5, 7, 8, 15, 16, 400, 0, 0, -1, 1])
-    metrics, _ = metrics_of(lags_B=lags_B)
-    buckets = {"0": lags_B <= 0, "1": lags_B == 1, "2": lags_B == 2, "3": lags_B == 3}
-    buckets |= {"4_7": (lags_B >= 4) & (lags_B < 8), "8_15": (lags_B >= 8) & (lags_B < 16)}
-    buckets["16_up"] = lags_B >= 16
-    for name, rows_B in buckets.items():
+    ages = [0, 1, 2, 3, 4, 5, 7, 8, 15, 16, 400, -1]
+    lags_BT = np.random.default_rng(3).choice(ages, size=gap.mask_BT.shape)
+    metrics, _ = metrics_of(lags_BT=lags_BT)
+    buckets = {"0": lags_BT <= 0, "1": lags_BT == 1, "2": lags_BT == 2, "3": lags_BT == 3}
+    buckets |= {"4_7": (lags_BT >= 4) & (lags_BT < 8), "8_15": (lags_BT >= 8) & (lags_BT < 16)}
+    buckets["16_up"] = lags_BT >= 16
+    for name, tokens_BT in buckets.items():
         alone = off_policy_metrics(
-            logprobs_BT=gap.proximal_BT[rows_B],
-            rollout_logprobs_BT=gap.rollout_BT[rows_B],
-            mask_BT=gap.mask_BT[rows_B],
+            logprobs_BT=gap.proximal_BT,
+            rollout_logprobs_BT=gap.rollout_BT,
+            mask_BT=gap.mask_BT & tokens_BT,
         )
+        assert alone, name
         for key, value in alone.items():
             expected_key = key.replace("off_policy/", f"off_policy/lag_{name}/")
             assert metrics[expected_key] == pytest.approx(value)
 
 
 def test_a_staleness_that_no_row_has_is_left_out() -> None:
-    metrics, _ = metrics_of(lags_B=np.full(16, 2))
+    metrics, _ = metrics_of(lags_BT=np.full(random_gap(0, size=0.5).mask_BT.shape, 2))
     lags = {key.split("/")[1] for key in metrics if key.startswith("off_policy/lag_")}
     assert lags == {"lag_2"}
 

@@ -35,6 +35,8 @@ def test_mixing_names_a_share_and_where_it_comes_from() -> None:
     [
         ("staleness_control", {"max_staleness": -1}),
         ("mix", {"max_staleness": -1}),
+        ("mix", {"staleness_unit": "rows", "max_staleness": 1}),
+        ("staleness_control", {"staleness_unit": "token"}),
         ("mix", {"expert_data_ratio": 0.0}),
         ("mix", {"expert_data_ratio": 1.0}),
     ],
