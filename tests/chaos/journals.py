@@ -67,9 +67,9 @@ class _Keeping:
         self._reader = reader
         self.messages: list[Any] = []
 
-    def read(self, messages: Any) -> Any:
+    def read(self, messages: Any, *, oldest_version: int) -> Any:
         self.messages += messages
-        return self._reader.read(messages)
+        return self._reader.read(messages, oldest_version=oldest_version)
 
 
 def keep_batches(folder: FaultsFolder) -> None:
