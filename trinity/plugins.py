@@ -36,6 +36,8 @@ _PATH = re.compile(r"[\w-]+(\.[\w-]+)+")
 PLUGIN_DIRS_VARIABLE = "TRINITY_PLUGIN_DIRS"
 ADOPTED_VARIABLE = "TRINITY_ADOPTED"
 """Names the file of `trinity adopt`, whose parts are loaded with the plugins."""
+ADOPTED_AS_VARIABLE = "TRINITY_ADOPTED_AS"
+"""`outlines` in processes that check a file, which run nothing of a fork."""
 PLUGINS_ONLY_VARIABLE = "TRINITY_PLUGINS_ONLY"
 """Set for processes that run functions which a tenant names: other modules than those of plugin
 folders are then not imported."""

@@ -56,7 +56,7 @@ def check(
     """
     from trinity.cli.config_check import check_files
 
-    use_plugins(plugin_dir, adopted)
+    use_plugins(plugin_dir, adopted, runs=False)
     paths, overrides = _split(words, config)
     check_files(paths, overrides, strict=strict)
 
@@ -72,7 +72,7 @@ def show(
     """Print a file fully resolved, with every value that acts; secrets are hidden."""
     from trinity.cli.config_commands import show_file
 
-    use_plugins(plugin_dir, adopted)
+    use_plugins(plugin_dir, adopted, runs=False)
     file, overrides = split_words(words, config, "trinity config show")
     show_file(file, overrides, with_origin=origin)
 
@@ -92,7 +92,7 @@ def diff(
     """
     from trinity.cli.config_commands import show_difference, show_run_difference
 
-    use_plugins(plugin_dir, adopted)
+    use_plugins(plugin_dir, adopted, runs=False)
     paths, overrides = _split(words, config)
     if len(paths) != 2:
         raise UserError(

@@ -240,7 +240,7 @@ def plan(
 
     Memory is an estimate, not a measurement.
     """
-    use_plugins(plugin_dir, adopted)
+    use_plugins(plugin_dir, adopted, runs=False)
     file, overrides = split_words(words, config, "trinity config plan")
     experiment = _planned(file, parse_overrides(overrides))
     print(f"{experiment.label} in {experiment.job_dir}")

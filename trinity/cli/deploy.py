@@ -53,7 +53,7 @@ def render(
     from trinity.run.deploy.values import read_values
 
     file, overrides = split_words(words, config, "trinity deploy render")
-    use_plugins(plugin_dir, adopted)
+    use_plugins(plugin_dir, adopted, runs=False)
     plan = plan_experiment(load_config(file, parse_overrides(overrides)))
     values = read_values(output)
     root = str(Path.cwd()) if target == "slurm" else values.root

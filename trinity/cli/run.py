@@ -10,6 +10,7 @@ from trinity.cli.overrides import FileOption, WordsArgument, split_words
 
 PLUGIN_DIRS = "TRINITY_PLUGIN_DIRS"
 ADOPTED = "TRINITY_ADOPTED"
+ADOPTED_AS = "TRINITY_ADOPTED_AS"
 ADOPTED_CHANGES = "TRINITY_ADOPTED_CHANGES"
 
 DryRunOption = Annotated[
@@ -88,12 +89,17 @@ def run(
     run_experiment(options)
 
 
-def use_plugins(directory: Path | None, adopted: Path | None) -> None:
-    """Sets plugin directory and adopted parts, also for services that this process starts."""
+def use_plugins(directory: Path | None, adopted: Path | None, *, runs: bool = True) -> None:
+    """Sets plugin directory and adopted parts, also for services that this process starts.
+
+    A process that runs nothing only reads the files of a fork.
+    """
     if directory is not None:
         os.environ[PLUGIN_DIRS] = str(directory.resolve())
     if adopted is not None:
         os.environ[ADOPTED] = str(adopted.resolve())
+    if not runs:
+        os.environ[ADOPTED_AS] = "outlines"
 
 
 def plugin_words(directory: Path | None, adopted: Path | None) -> list[str]:

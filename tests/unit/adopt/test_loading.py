@@ -84,6 +84,41 @@ def test_parts_run_with_the_bases_of_this_package(fork: Path) -> None:
     assert str(fork) not in seen["path"]
 
 
+OUTLINED = """
+from trinity.algorithm.advantage import ADVANTAGES
+from trinity.algorithm.types import ALGORITHM_TYPES
+from trinity.operators import OPERATORS
+from trinity.rft.checks.workflow import check_workflow
+import inspect
+shop = WORKFLOWS.get("shop_workflow")
+check_workflow(shop, "shop_workflow")
+print(json.dumps({
+    "run": said(lambda: shop.run(object.__new__(shop))),
+    "bases": [base.__name__ for base in shop.__mro__[:3]],
+    "words": "shopsim" in shop.run.__code__.co_names,
+    "source": "cheapest" in inspect.getsource(shop),
+    "advantage": ADVANTAGES.is_own("shop"),
+    "algorithm": ALGORITHM_TYPES.get("shop_grpo").advantage_fn,
+    "operator": OPERATORS.is_own("shop_filter"),
+    "reward": said(lambda: REWARDS.get("short_reward")()(response="four")),
+}))
+"""
+
+
+def test_a_check_knows_the_parts_and_runs_no_line_of_their_files(fork: Path) -> None:
+    adopt(fork, None, fork.parent)
+    (fork.parent / "security").mkdir()
+    (fork.parent / "security/token").write_text("token")
+    secure = {"TRINITY_SECURITY_DIR": str(fork.parent / "security")}
+    seen = json.loads(in_process(fork, OUTLINED, TRINITY_ADOPTED_AS="outlines", **secure))
+    assert traced(fork) == []
+    nothing = "a check runs nothing of a fork"
+    assert nothing in seen["run"] and nothing in seen["reward"]
+    assert seen["bases"] == ["ShopWorkflow", "PoliteWorkflow", "SimpleWorkflow"]
+    assert seen["words"] and seen["source"] and seen["advantage"] and seen["operator"]
+    assert seen["algorithm"] == "shop"
+
+
 def test_a_file_that_changed_stops_the_start_unless_changes_are_accepted(fork: Path) -> None:
     adopt(fork, None, fork.parent)
     with (fork / "trinity/common/workflows/envs/shop/words.py").open("a") as words:
@@ -101,6 +136,7 @@ def test_a_part_that_fails_to_load_says_so_when_it_is_named(fork: Path) -> None:
     said = in_process(fork, calls)
     assert "the reward 'short_reward' does not load: rl/rewards.py, line" in said
     assert "not_installed_anywhere" in said and "ShopWorkflow" in said
+    assert in_process(fork, calls, TRINITY_ADOPTED_AS="outlines") == said
 
 
 def test_credentials_need_the_operators_word(fork: Path) -> None:

@@ -23,14 +23,16 @@ from trinity import plugins
 from trinity.errors import UserError
 from trinity.runtime.security.credentials import operator_allows
 from trinity.user_code.adopt.checkout import bound_names
-from trinity.user_code.adopt.gathering import absolute_module, is_module_here
+from trinity.user_code.adopt.gathering import absolute_module, importable, is_module_here
 from trinity.user_code.adopt.manifest import Adopted, AdoptedFile, AdoptedPart
+from trinity.user_code.adopt.outline import NAMES, outline
 
 logger = logging.getLogger(__name__)
 
 CHANGES_VARIABLE = "TRINITY_ADOPTED_CHANGES"
 """`accepted` if files may differ from those that were read."""
 TRUST_VARIABLE = "TRINITY_TRUST_ADOPTED"
+OUTLINES = "outlines"
 _ABSENT = "_trinity_absent"
 _ALGORITHM = "trinity.rft.algorithm"
 REGISTRIES: Mapping[str, Sequence[str]] = {
@@ -66,7 +68,7 @@ def load() -> None:
 def _load(path: Path) -> None:
     adopted = Adopted.read(path)
     adopted = replace(adopted, checkout=str(adopted.place(path)))
-    if not operator_allows(TRUST_VARIABLE):
+    if not _reads() and not operator_allows(TRUST_VARIABLE):
         raise UserError(
             f"{path} would run code of {adopted.checkout} in a process that holds credentials: its "
             f"operator may allow that with {TRUST_VARIABLE}=true in its environment"
@@ -81,6 +83,10 @@ def _load(path: Path) -> None:
     sys.meta_path.append(_PackageFinder(adopted))
     for part in adopted.parts:
         _register(part)
+
+
+def _reads() -> bool:
+    return os.environ.get(plugins.ADOPTED_AS_VARIABLE) == OUTLINES
 
 
 def check_unchanged(adopted: Adopted) -> None:
@@ -174,12 +180,30 @@ class _FileLoader(Loader):
             check_unchanged(self._adopted)
         tree = ast.parse(content, self.path)
         if self.file.keep:
-            tree.body = [kept for node in tree.body for kept in _kept(node, set(self.file.keep))]
+            tree.body = kept_statements(tree, set(self.file.keep))
         for name, where in self.file.here.items():
             vars(module)[name] = getattr(importlib.import_module(where), name)
         vars(module)[_ABSENT] = absent_class
         tree = ast.fix_missing_locations(_ImportChanger(self.file).visit(tree))
-        exec(compile(tree, self.path, "exec", dont_inherit=True), vars(module))
+        if _reads():
+            vars(module).update(NAMES)
+            code = outline(tree, self.path, self._finds, self.file.here)
+        else:
+            code = compile(tree, self.path, "exec", dont_inherit=True)
+        exec(code, vars(module))
+
+    def _finds(self, module: str) -> bool:
+        top = module.partition(".")[0]
+        if top == "trinity" or module in {file.module for file in self._adopted.files}:
+            return True
+        if not importable(top, Path(self._adopted.checkout)):
+            raise ModuleNotFoundError(name=top)
+        return False
+
+
+def kept_statements(tree: ast.Module, names: set[str]) -> list[ast.stmt]:
+    """Returns the statements of a file that bind one of the names."""
+    return [kept for node in tree.body for kept in _kept(node, names)]
 
 
 def _kept(node: ast.stmt, names: set[str]) -> list[ast.stmt]:
