@@ -293,7 +293,8 @@ LOOPS: dict[str, dict[str, str]] = {
             "PostgresServer._connect_when_up PostgresServer.wait_ready"
         ),
         "trinity/run/local/stack.py": (
-            "LocalStack._launch_together LocalStack._unless_failed LocalStack._watch_restart"
+            "LocalStack._end_refusing_processes LocalStack._launch_together LocalStack._start "
+            "LocalStack._unless_failed LocalStack._watch_restart"
         ),
         "trinity/run/local/supervisor_client.py": "SupervisorClient.__init__",
         "trinity/run/local/supervisor.py": "_serve_commands",

@@ -323,7 +323,7 @@ class LocalStack:
             await asyncio.sleep(_LOOK_SECONDS)
             for name, launchable in self._launched.items():
                 if launchable.is_refusing():
-                    with suppress(ProcessLookupError):
+                    with suppress(OSError):  # it has just ended
                         os.kill(self._pids[name], launchable.spec.stop_signal)
 
     def _write_run_file(self) -> None:
