@@ -188,6 +188,7 @@ docs:  ## Write the tables of the documentation from the code
 	$(BIN)/python -m trinity.rft.document docs/workflows.md
 	$(BIN)/python -m benchmarks.document README.md
 	$(BIN)/python -m benchmarks.document docs/figures.md
+	$(BIN)/python -m tests.chaos.campaign --table docs/guarantees.md
 	$(BIN)/python -m trinity.run.reports docs/schemas
 
 docs-drift:

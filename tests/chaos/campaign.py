@@ -109,7 +109,6 @@ def _write_table(document: Path, *, is_check: bool) -> int:
     rows = ledger.read()
     text = document.read_text()
     written = write_between(text, table_of(rows))
-    _say(_lack(rows))
     if is_check:
         if written == text:
             return 0
@@ -118,6 +117,7 @@ def _write_table(document: Path, *, is_check: bool) -> int:
         )
         return 1
     document.write_text(written)
+    _say(_lack(rows))
     return 0
 
 
