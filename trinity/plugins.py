@@ -58,6 +58,7 @@ _OWN = "trinity.workflows"
 _RFT = "trinity.rft.workflows"
 YIELDING = {"agent", "openenv", "verifiers"}  # names that files written before may have taken
 _WITH_ASYNC_ALIAS: Mapping[str, str] = {
+    "simple_mm_workflow": f"{_OWN}.math_boxed_workflow.SimpleMmWorkflow",
     "simple_workflow": f"{_OWN}.simple_workflow.SimpleWorkflow",
     "math_workflow": f"{_OWN}.math_workflow.MathWorkflow",
     "math_boxed_workflow": f"{_OWN}.math_boxed_workflow.MathBoxedWorkflow",

@@ -38,7 +38,7 @@ NOT_TRAINED: Mapping[str, str] = {
     "token_level_reward": "a reward is one number a sample: set `reward`",
     "advantages": "advantages are computed from rewards: set `reward`, or write an advantage",
     "returns": "returns are computed from rewards: set `reward`",
-    "multi_modal_inputs": "prompts are text",
+    "multi_modal_inputs": "give messages with images",
     "routed_experts": "routing is not replayed",
 }
 """Fields of an experience that nothing reads after the workflow, with what to do instead."""
@@ -212,7 +212,7 @@ class Pair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlobRef:
-    """Content over 1 MiB, stored under its SHA-256."""
+    """Content that is stored under its SHA-256; an image has the name `image`."""
 
     name: str
     sha256: bytes

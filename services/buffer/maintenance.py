@@ -14,6 +14,7 @@ from services.buffer.operations.explore_steps import cut_stragglers
 from services.buffer.operations.feedback import drop_overdue_samples
 from services.buffer.operations.retention import BatchedSegmentCache, retire_contents
 from services.buffer.store.database import RETENTION_TOPIC, BufferDatabase
+from services.buffer.store.media import delete_unused_media
 from services.buffer.store.ready_rows import current_load
 from services.buffer.store.reports import delete_old_blobs, delete_old_reports
 from services.buffer.store.segments import (
@@ -61,6 +62,7 @@ async def clean_up_once(database: BufferDatabase) -> None:
         partial(_in_autocommit, delete_old_reports),
         partial(_in_autocommit, delete_old_blobs),
         delete_unused_tasksets,
+        delete_unused_media,
     )
     for clean_up in clean_ups:
         try:

@@ -33,6 +33,8 @@ class BufferSettings(ServiceSettings):
     `8GiB, research=32GiB`."""
     tenant_upload_memory_bytes: QuotaText = "128MiB"
     """Memory that such parts of one tenant may take while they arrive, of 256 MiB for all."""
+    tenant_media_bytes: QuotaText = "256GiB"
+    """Images of tasksets, samples and turns that one tenant may have stored."""
     tenant_taskset_bytes: QuotaText = "64GiB"
     """Tasks that one tenant may have submitted, in bytes."""
     tenant_tasksets: QuotaText = "10000"

@@ -3,7 +3,7 @@
 import logging
 import math
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -128,6 +128,18 @@ class TrainerBufferClient:
             lambda: self._stub.BeginIncarnation(request, timeout=CALL_SECONDS)
         )
         return answer
+
+    def read_media(self, hashes: Sequence[bytes]) -> dict[bytes, bytes]:
+        """Returns the contents of images that the tenant uses, by hash."""
+        request = buffer_pb2.ReadMediaRequest(tenant=self._key.tenant, sha256=hashes)
+
+        def read() -> dict[bytes, bytes]:
+            contents = {sha256: bytearray() for sha256 in hashes}
+            for response in self._stub.ReadMedia(request, timeout=TRANSFER_SECONDS):
+                contents[response.sha256] += response.chunk
+            return {sha256: bytes(content) for sha256, content in contents.items()}
+
+        return self._retry.call(read)
 
     def get_batch(
         self,

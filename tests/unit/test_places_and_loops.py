@@ -248,6 +248,7 @@ LOOPS: dict[str, dict[str, str]] = {
         "services/buffer/servicer/trainer_calls.py": (
             "ProgressRpcs.WatchProgress TrainerRpcs._rows"
         ),
+        "services/buffer/store/media.py": "delete_unused_media",
         "services/buffer/store/segments.py": "segments_batched",
         "services/buffer/tasksets/background_jobs.py": "BackgroundJobs.get_or_start",
         "services/buffer/tasksets/task_pipeline.py": "_copy _store read_rows",

@@ -33,9 +33,11 @@ def first_rows(files: tuple[Path, ...], count: int) -> list[Row]:
     return [row for _, row in first_placed_rows(files, count)]
 
 
-def first_placed_rows(files: tuple[Path, ...], count: int) -> list[PlacedRow]:
-    """Returns the first rows with their places in the files."""
-    rows = list(islice((row for file in files for row in _stored_rows(file)), count))
+def first_placed_rows(
+    files: tuple[Path, ...], count: int, image_key: str | None = None
+) -> list[PlacedRow]:
+    """Returns the first rows with their places in the files; their images are checked."""
+    rows = list(islice((row for file in files for row in _stored_rows(file, image_key)), count))
     if not rows:
         raise UserError(f"{', '.join(map(str, files))} is empty: it needs at least one row")
     return rows
@@ -46,9 +48,18 @@ def first_row(files: tuple[Path, ...]) -> Row:
     return first_rows(files, 1)[0]
 
 
-def _stored_rows(file: Path) -> Iterator[PlacedRow]:
+def _stored_rows(file: Path, image_key: str | None) -> Iterator[PlacedRow]:
+    images = None
+    if image_key:
+        from trinity.data.images import RowImages, read_image_file  # numpy, for such rows only
+
+        images = RowImages(image_key, read_image_file)
     for place, row in _rows(file):
-        stored: Row = json.loads(row_to_json(row, place))
+        taken: object = row
+        if images is not None:
+            images.folder = file.parent
+            taken = images.taken(row, place)
+        stored: Row = json.loads(row_to_json(taken, place))
         yield place, stored
 
 

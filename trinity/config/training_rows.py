@@ -3,7 +3,8 @@
 read_sft_row(row, form, where="row 3")  # raises UserError naming the column and the error
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import takewhile
 
@@ -11,10 +12,16 @@ from pydantic import BaseModel, ConfigDict
 
 from trinity.algorithm.algorithm_type import RowSchema
 from trinity.config.schema.data import FormatConfig
-from trinity.data.conversations import BadConversation, holds_messages, parse_messages, parse_tools
+from trinity.data.conversations import (
+    BadConversation,
+    holds_messages,
+    parse_messages,
+    parse_tools,
+    place_images,
+)
 from trinity.errors import UserError
 from trinity.runtime.json_values import JsonObject, JsonValue
-from trinity.user_code.columns import column_value, has_column, optional_column
+from trinity.user_code.columns import column_value, has_column, optional_column, row_images
 
 REMEDY = "correct the row or leave it out"
 LAST_TURN = {"enable_concatenated_multi_turn": False}
@@ -92,7 +99,7 @@ def read_sft_row(row: JsonObject, form: FormatConfig, where: str) -> PromptRow:
         answer = _text_message("assistant", _text(row, form.response_key, where))
         return PromptRow(prompt=prompt, answers=[[answer]], tools=[])
     key = form.messages_key
-    messages = _messages(row, key, where)
+    messages = _messages(row, key, form, where)
     place = f"{where}, column {key!r}"
     check = _check_turns if form.enable_concatenated_multi_turn else _check_last
     check(messages, place)
@@ -107,7 +114,7 @@ def read_dpo_row(row: JsonObject, form: FormatConfig, where: str) -> PromptRow:
     for the prompt, it is what both begin with.
     """
     keys = (form.chosen_key, form.rejected_key)
-    told = [_answer(row, key, where) for key in keys]
+    told = [_answer(row, key, form, where) for key in keys]
     prompt = _prompt_of_pair(row, form, told, where)
     answers = [
         _answer_after(prompt, messages, f"{where}, column {key!r}")
@@ -122,7 +129,7 @@ def read_kto_row(row: JsonObject, form: FormatConfig, where: str) -> PromptRow:
         return read_sft_row(row, form.model_copy(update=LAST_TURN), where)
     prompt = prompt_of(row, form, where)
     place = f"{where}, column {form.response_key!r}"
-    answer = _answer_after(prompt, _answer(row, form.response_key, where), place)
+    answer = _answer_after(prompt, _answer(row, form.response_key, form, where), place)
     return PromptRow(prompt=prompt, answers=[answer], tools=tools_of(row, form, where))
 
 
@@ -149,7 +156,11 @@ def _prompt_of_pair(
         same = takewhile(lambda pair: pair[0] == pair[1], zip(*told, strict=False))
         if shared := [message for message, _ in same]:
             return shared
-    return _messages(row, form.messages_key, where) if has_messages else prompt_of(row, form, where)
+    return (
+        _messages(row, form.messages_key, form, where)
+        if has_messages
+        else prompt_of(row, form, where)
+    )
 
 
 def _answer_after(
@@ -182,9 +193,12 @@ def prompt_of(row: JsonObject, form: FormatConfig, where: str) -> list[JsonObjec
     if key and _column(row, key, where) not in (None, ""):
         system = _text(row, key, where)
     if holds_messages(optional_column(row, form.prompt_key)):
-        prompt = _messages(row, form.prompt_key, where)
+        prompt = _messages(row, form.prompt_key, form, where)
     else:
         prompt = [_text_message("user", _text(row, form.prompt_key, where))]
+        if (images := row_images(row, form.image_key)) is not None:
+            with _named(form.prompt_key, where):
+                prompt = place_images(prompt, images)
     has_system = not system or prompt[0]["role"] == "system"
     return prompt if has_system else [_text_message("system", system or ""), *prompt]
 
@@ -204,18 +218,25 @@ def _text_message(role: str, content: str) -> JsonObject:
     return {"role": role, "content": content}
 
 
-def _answer(row: JsonObject, key: str, where: str) -> list[JsonObject]:
+def _answer(row: JsonObject, key: str, form: FormatConfig, where: str) -> list[JsonObject]:
     """Returns the answer's messages from a list, its JSON text, or the text of one answer."""
     value = _column(row, key, where)
     if isinstance(value, str) and not value.startswith("[{"):
         return [_text_message("assistant", value)]
-    return _messages(row, key, where)
+    return _messages(row, key, form, where)
 
 
-def _messages(row: JsonObject, key: str, where: str) -> list[JsonObject]:
+def _messages(row: JsonObject, key: str, form: FormatConfig, where: str) -> list[JsonObject]:
     value = _column(row, key, where)
+    with _named(key, where):
+        return parse_messages(value, row_images(row, form.image_key))
+
+
+@contextmanager
+def _named(key: str, where: str) -> Iterator[None]:
+    """Raises UserError that names the row and the column of messages that cannot be used."""
     try:
-        return parse_messages(value)
+        yield
     except BadConversation as error:
         raise UserError(f"{where}, column {key!r}: {error}: {REMEDY}") from error
 

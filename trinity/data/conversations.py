@@ -15,8 +15,18 @@ from trinity.errors import UserError
 from trinity.runtime.json_values import JsonObject, JsonValue
 
 CALLS = "tool_calls"
-MEDIA_MARKS = {"<image>": "images", "<video>": "videos"}
+IMAGE = "image"
+"""Name of an image among the blobs of a sample, and type of its parts."""
+PART_KINDS = (IMAGE, "image_url", "input_image")
+"""Types of content parts that hold an image, in the dialects of OpenAI, Qwen and `datasets`."""
+SHA256_BYTES = 32
+MARK = "<image>"
+MEDIA_MARKS = {MARK: "images", "<video>": "videos"}
 """Marks in a text whose pictures are in the column of that name."""
+MEDIA_ADVICE = {
+    "images": "set `format.image_key: images`",
+    "videos": "videos are not read, so leave such rows out",
+}
 SHAREGPT_ROLES = {"human": "user", "gpt": "assistant", "system": "system", "user": "user"}
 _NULLS_WITH_MEANING = frozenset({"default", "const"})
 """Keys of a JSON schema that may be null."""
@@ -26,15 +36,23 @@ class BadConversation(UserError):
     """Messages that cannot be used; the text describes the error."""
 
 
-def parse_messages(value: object) -> list[JsonObject]:
-    """Returns the messages of a column.
+def parse_messages(value: object, images: Sequence[JsonValue] | None = None) -> list[JsonObject]:
+    """Returns the messages of a column, with the images of the row in their places.
+
+    `images` are content parts with hashes; None for rows of which no images are read.
 
     Raises: BadConversation.
     """
     parsed = _parsed(value)
     if not isinstance(parsed, list) or not parsed:
         raise BadConversation("not a list of messages")
-    return [_message(message, place) for place, message in enumerate(parsed)]
+    messages = [_message(message, place) for place, message in enumerate(parsed)]
+    if images is not None:
+        return place_images(messages, images)
+    for place, message in enumerate(messages):
+        if any(map(_is_empty, parts_of(message.get("content")))):
+            raise BadConversation(f"message {place} has an image: set `format.image_key`")
+    return messages
 
 
 def holds_messages(value: object) -> bool:
@@ -85,7 +103,7 @@ def without_nulls(value: JsonValue) -> JsonValue:
 def last_user_text(messages: Sequence[JsonObject]) -> str:
     """Returns the text of the last message of the user; without one, that of the last message."""
     by_user = [message for message in messages if message["role"] == "user"]
-    return str([*messages, *by_user][-1].get("content") or "")
+    return text_of_content([*messages, *by_user][-1].get("content"))
 
 
 def media_column(text: str, row: Mapping[str, object]) -> str | None:
@@ -117,7 +135,7 @@ def _message(value: object, place: int) -> JsonObject:
         message[CALLS] = [_with_parsed(call, of) for call, of in functions_of(message)]
     # Some templates recognize a tool call by a null content.
     content = message.get("content")
-    return message | {"content": _text(content, place) if isinstance(content, list) else content}
+    return message | {"content": _content(content, place) if isinstance(content, list) else content}
 
 
 def functions_of(message: Mapping[str, Any]) -> Iterator[tuple[JsonObject, JsonObject]]:
@@ -161,17 +179,118 @@ def _no_message(place: int) -> BadConversation:
     return BadConversation(f"message {place} has no `role`, or neither `content` nor `tool_calls`")
 
 
-def _text(parts: Sequence[JsonValue], place: int) -> str:
-    """Returns the text of a content that is given as parts."""
-    return "".join(_text_of_part(part, place) for part in parts)
+def _content(parts: Sequence[JsonValue], place: int) -> JsonValue:
+    """Returns the text of a content that is given as parts; the parts if there are images."""
+    made = [_part(part, place) for part in parts]
+    texts = [part["text"] for part in made if part["type"] == "text"]
+    return "".join(map(str, texts)) if len(texts) == len(made) else [*made]
 
 
-def _text_of_part(part: JsonValue, place: int) -> str:
+def _part(part: JsonValue, place: int) -> JsonObject:
     if isinstance(part, str):
-        return part
+        return text_part(part)
     if isinstance(part, dict) and isinstance(part.get("text"), str):
-        return str(part["text"])
+        return text_part(str(part["text"]))
+    if isinstance(part, dict) and is_image_part(part):
+        return part if has_hash(part) else {"type": IMAGE}
     kind = part.get("type") if isinstance(part, dict) else type(part).__name__
     raise BadConversation(
-        f"message {place} has a part of type {str(kind)!r}, and prompts here are text alone"
+        f"message {place} has a part of type {str(kind)!r}, and prompts are texts and images"
     )
+
+
+def parts_of(content: object) -> Sequence[Any]:
+    """Returns the parts of a message's content; none for a text."""
+    return content if isinstance(content, list | tuple) else ()
+
+
+def is_image_part(part: object) -> bool:
+    """Returns true for a content part of an image, in any dialect, with or without the image."""
+    return isinstance(part, Mapping) and part.get("type") in PART_KINDS
+
+
+def has_hash(part: object) -> bool:
+    """Returns true for a content part that names an image by its SHA-256, size and media type."""
+    match part:
+        case {"type": "image", "sha256": str(text), "size": int(), "media_type": str()}:
+            try:
+                return len(bytes.fromhex(text)) == SHA256_BYTES
+            except ValueError:
+                return False
+    return False
+
+
+def text_part(text: str) -> JsonObject:
+    """Returns a text as a part of a content."""
+    return {"type": "text", "text": text}
+
+
+def text_of_content(content: object) -> str:
+    """Returns the text of a content; images are left out."""
+    if isinstance(content, str):
+        return content
+    return "".join(_text_of(part) or "" for part in parts_of(content))
+
+
+def place_images(messages: Sequence[JsonObject], images: Sequence[JsonValue]) -> list[JsonObject]:
+    """Returns messages in which the images of a row have their places.
+
+    Marks `<image>` in texts and parts without an image of their own take them in order. Without
+    any such place, they stand before the text of the first message of the user.
+
+    Raises: BadConversation when there are more or fewer places than images.
+    """
+    num_places = sum(map(_num_places, messages))
+    if not num_places and images:
+        return _before_text(messages, images)
+    if num_places != len(images):
+        raise BadConversation(
+            f"its messages have {num_places} places for images and its row {len(images)} images"
+        )
+    left = iter(images)
+    return [_filled(message, left) for message in messages] if num_places else list(messages)
+
+
+def _num_places(message: JsonObject) -> int:
+    content = message.get("content")
+    if isinstance(content, str):
+        return content.count(MARK)
+    return sum(
+        own.count(MARK) if (own := _text_of(part)) is not None else _is_empty(part)
+        for part in parts_of(content)
+    )
+
+
+def _text_of(part: object) -> str | None:
+    return part["text"] if isinstance(part, dict) and isinstance(part.get("text"), str) else None
+
+
+def _is_empty(part: object) -> bool:
+    return is_image_part(part) and not has_hash(part)
+
+
+def _filled(message: JsonObject, left: Iterator[JsonValue]) -> JsonObject:
+    content = message.get("content")
+    parts = [text_part(content)] if isinstance(content, str) else parts_of(content)
+    filled: list[JsonValue] = []
+    for part in parts:
+        text = _text_of(part)
+        if text is None:
+            filled.append(next(left) if _is_empty(part) else part)
+            continue
+        for place, own in enumerate(text.split(MARK)):
+            filled += [next(left)] if place else []
+            filled += [text_part(own)] if own else []
+    has_images = any(map(is_image_part, filled))
+    return {**message, "content": filled} if has_images else message
+
+
+def _before_text(messages: Sequence[JsonObject], images: Sequence[JsonValue]) -> list[JsonObject]:
+    made = list(messages)
+    first = next((i for i, own in enumerate(made) if own["role"] == "user"), None)
+    if first is None:  # an answer to a prompt in another column
+        return made
+    content = made[first].get("content")
+    text = [text_part(content)] if isinstance(content, str) else parts_of(content)
+    made[first] = {**made[first], "content": [*images, *text]}
+    return made

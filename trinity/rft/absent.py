@@ -6,10 +6,6 @@ from trinity.plugins import Absent
 
 _WORKFLOWS = "trinity.workflows"
 _ALFWORLD = "it plays in ALFWorld, an environment that no service installs"
-_IMAGES = (
-    "it asks about images or videos, and prompts are text alone: leave them out, or "
-    "run the taskset elsewhere"
-)
 _FILES: Mapping[str, str] = {
     "agentscope_react_math_workflow": (
         "envs.agentscope.agentscopev1_react_workflow.AgentScopeReactMathWorkflow"
@@ -65,13 +61,11 @@ _REASONS: Mapping[str, str] = {
     "agentscopev0_react_math_workflow": _AGENTSCOPE,
     "alfworld_workflow": f"{_ALFWORLD}: {_TRANSCRIPT}",
     "as_react_workflow": _AGENTSCOPE,
-    "async_simple_mm_workflow": _IMAGES,
     "email_search_workflow": f"it searches a database of e-mails with agentscope: {_AGENT}",
     "intercode_sql_workflow": f"it runs SQL in containers of InterCode: {_TRANSCRIPT}",
     "RAFT_alfworld_workflow": f"{_ALFWORLD}: {_TRANSCRIPT}",
     "RAFT_reflect_alfworld_workflow": f"{_ALFWORLD}: {_TRANSCRIPT}",
     "sciworld_workflow": f"it plays in ScienceWorld, which no service installs: {_TRANSCRIPT}",
-    "simple_mm_workflow": _IMAGES,
     "step_wise_alfworld_workflow": f"{_ALFWORLD}: {_STEPS}",
     "webshop_workflow": f"it plays in WebShop, which no service installs: {_TRANSCRIPT}",
 }

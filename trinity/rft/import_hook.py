@@ -83,7 +83,7 @@ REPLACEMENT_ADVICE: Mapping[str, str] = {
     "FormatReward": "name `format_reward`, or use trinity.rewards.format_reward",
     "MathRewardFn": "name `math_reward`, or use trinity.rewards.math_reward",
     "AgentScopeModelWrapper": "an agent takes the client of `model.get_openai_async_client()`",
-    "build_mm_message": "prompts are text: leave images and videos out",
+    "build_mm_message": "name the column in `format.image_key`, or write messages with parts",
     "TaskSelectorConfig": "the section is DataSelectorConfig",
     "Explorer": "`trinity run` starts the explorer",
     "Experiences": "a batch is the trainer's: write an advantage or a policy loss",

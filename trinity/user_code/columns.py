@@ -18,6 +18,7 @@ from trinity.plugins import REWARDS
 Value = TypeVar("Value")
 _REWARDS: Mapping[str, tuple[str, ...]] = {
     "gsm8k_reward": ("openai/gsm8k",),
+    "geo3k_reward": ("hiyouga/geometry3k",),
     "math_boxed_reward": (
         "lighteval/MATH",
         "DigitalLearningGmbH/MATH-lighteval",
@@ -48,7 +49,6 @@ _AIME = "aime"
 _CODE = "its answers are programs, and nothing here runs them: name a reward of your own"
 _ABSENT: Mapping[str, str] = {
     **dict.fromkeys(("codecontests", "apps", "codeforces", "taco"), _CODE),
-    "hiyouga/geometry3k": "it asks about images, and prompts here are text alone",
 }
 
 
@@ -89,6 +89,12 @@ def has_column(row: Mapping[str, object], path: str) -> bool:
 def optional_column(row: Mapping[str, Value], path: str) -> Value | None:
     """Returns the value there, or None if it is missing or null."""
     return column_value(row, path) if has_column(row, path) else None
+
+
+def row_images(row: Mapping[str, Value], column: str | None) -> list[Value] | None:
+    """Returns the images in a column of a stored row; None for a format without images."""
+    found = optional_column(row, column) if column else None
+    return (found if isinstance(found, list) else []) if column else None
 
 
 def column_names(row: Mapping[str, object]) -> list[str]:

@@ -65,3 +65,12 @@ class MathBoxedWorkflow(SimpleWorkflow):
             "format_score_coef": arguments.number("format_score_coef"),
         }
         return BoundReward(MathBoxedReward, args, "math_boxed_reward")
+
+
+class SimpleMmWorkflow(MathBoxedWorkflow):
+    """A question about images: like `math_boxed_workflow`, with reasoning in tags by default."""
+
+    usual_args: ClassVar[Mapping[str, JsonValue]] = {
+        **MathBoxedWorkflow.usual_args,
+        "with_think": True,
+    }

@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NotRequired, TypedDict, cast
 
+from trinity.data.images import is_image_part, parts_of
 from trinity.errors import UserError
 from trinity.runtime.json_values import JsonValue
 
@@ -70,8 +71,16 @@ def content_of(message: Any) -> str:
 
 
 def for_template(message: Any) -> Any:
-    """Returns a message as chat templates take it: a text, and arguments of calls as objects."""
+    """Returns a message as chat templates take it: a text, and arguments of calls as objects.
+
+    Raises: UserError for one with images.
+    """
     given = as_mapping(message)
+    if any(map(is_image_part, parts_of(given.get("content")))):
+        raise UserError(
+            "a message has an image, and this model reads text alone: choose a model that takes "
+            "images, or leave `format.image_key` out"
+        )
     plain = {**given, "content": content_of(given)}
     if given.get("tool_calls"):
         plain["tool_calls"] = [_plain_call(call) for call in _calls_of(given)]

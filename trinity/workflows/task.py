@@ -7,18 +7,26 @@ from typing import TYPE_CHECKING, Any
 
 from trinity.config.schema.data import FormatConfig
 from trinity.data.conversations import (
+    MEDIA_ADVICE,
     BadConversation,
     holds_messages,
     last_user_text,
     media_column,
     parse_messages,
     parse_tools,
+    text_of_content,
 )
 from trinity.data.rows import row_name
 from trinity.errors import UserError
 from trinity.rewards.reward import BoundReward
 from trinity.types import JsonObject, JsonValue
-from trinity.user_code.columns import column_names, column_value, has_column, optional_column
+from trinity.user_code.columns import (
+    column_names,
+    column_value,
+    has_column,
+    optional_column,
+    row_images,
+)
 
 if TYPE_CHECKING:
     from trinity.workflows.model import ModelWrapper
@@ -124,8 +132,8 @@ class Task(dict):  # type: ignore[type-arg]  # a dict, as Trinity-RFT's is
 
         Raises: UserError for a row without a prompt.
         """
-        if self._has_messages:
-            return last_user_text(self.prompt_messages)
+        if messages := self.prompt_messages:
+            return last_user_text(messages)
         key = self.format_args.prompt_key
         text = self._text(key, self.column(key))
         self._refuse_media(text)
@@ -133,20 +141,28 @@ class Task(dict):  # type: ignore[type-arg]  # a dict, as Trinity-RFT's is
 
     @property
     def prompt_messages(self) -> Sequence[JsonObject]:
-        """The messages of the prompt column; empty if it holds a text.
+        """The messages of the prompt, with the row's images; empty for a text without images.
 
-        Raises: UserError if it is not a list of messages with text.
+        Raises: UserError if the column holds no messages, or others than the images are for.
         """
-        if not self._has_messages:
+        key, images = self.format_args.prompt_key, self.images
+        if not self._has_messages and not images:
             return []
-        key = self.format_args.prompt_key
+        value = self.column(key)
+        if not self._has_messages:
+            value = [{"role": "user", "content": self._text(key, value)}]
         try:
-            messages = parse_messages(self.column(key))
+            messages = parse_messages(value, images)
         except BadConversation as error:
             raise UserError(f"{self._row}: column {key!r}: {error}") from error
         for message in messages:
-            self._refuse_media(str(message["content"]))
+            self._refuse_media(text_of_content(message["content"]))
         return messages
+
+    @property
+    def images(self) -> list[JsonValue] | None:
+        """The images of the row, as parts of messages; None if the taskset reads none."""
+        return row_images(self.raw_task or {}, self.format_args.image_key)
 
     @property
     def tools(self) -> Sequence[JsonObject]:
@@ -205,8 +221,7 @@ class Task(dict):  # type: ignore[type-arg]  # a dict, as Trinity-RFT's is
         """Raises: UserError for a prompt about pictures of the row."""
         if column := media_column(text, self.raw_task):
             raise UserError(
-                f"{self._row}: the prompt refers to column {column!r}, and prompts here are text "
-                "alone: leave such rows out"
+                f"{self._row}: the prompt refers to column {column!r}: {MEDIA_ADVICE[column]}"
             )
 
     def _text(self, key: str | None, value: JsonValue) -> str:

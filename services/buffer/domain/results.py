@@ -1,6 +1,6 @@
 """Results of runs, and the decision on each: the first complete attempt at a run wins."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from dataclasses import dataclass, field
 
 from services.buffer.domain.stage import (
@@ -32,6 +32,8 @@ class ReceivedSample:
     turn_sha256: bytes
     """Digests of its turns, 32 bytes each (`trinity.runtime.origin`)."""
     body: bytes
+    media: frozenset[bytes] = frozenset()
+    """Hashes of its images."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +62,11 @@ class Result:
     def place(self) -> tuple[str, int, int]:
         """The key of the attempt."""
         return self.assignment_id, self.run, self.attempt
+
+    @property
+    def media(self) -> set[bytes]:
+        """Hashes of its images."""
+        return {sha256 for sample in self.experiences for sha256 in sample.media}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,6 +145,8 @@ class ResultDeduplicator:
     max_attempts: int
     newest_version: int
     """No weights are newer: so many steps have their batch."""
+    media: Set[bytes] = frozenset()
+    """Hashes of the images of these results that are stored."""
     stored: list[StoredAttempt] = field(init=False, default_factory=list)
     """Attempts to store."""
     _by_place: dict[tuple[str, int, int], StoredAttempt] = field(init=False)
@@ -184,6 +193,8 @@ class ResultDeduplicator:
             return "the EID is not the assignment's"
         if (result.taskset, result.task_index) != (view.taskset, view.task_index):
             return "the task is not the assignment's"
+        if lost := result.media - self.media:
+            return lost_media(lost)
         made_with = max(sample.version_max or 0 for sample in result.experiences)
         if made_with > self.newest_version:
             return (
@@ -205,6 +216,11 @@ class ResultDeduplicator:
             return AttemptState.WON
         _count_failure(run, result.reason, self.max_attempts)
         return AttemptState.FAILED
+
+
+def lost_media(lost: Set[bytes]) -> str:
+    """Returns the reason to refuse what refers to images that its tenant does not have."""
+    return f"its image {min(lost).hex()} is not stored for its tenant"
 
 
 def _compare(result: Result, before: StoredAttempt) -> CommitDecision:

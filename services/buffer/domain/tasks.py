@@ -331,3 +331,5 @@ class NeededTaskset:
     """Processing of its rows before any of them is drawn."""
     row_check: RowCheck | None = None
     """The check of rows of training data, if there is one."""
+    image_key: str | None = None
+    """Column of images, if rows have any."""

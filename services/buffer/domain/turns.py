@@ -1,9 +1,9 @@
 """Turns of sessions, and the decision on each: a place of the tree is filled once."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
-from services.buffer.domain.results import AssignmentView
+from services.buffer.domain.results import AssignmentView, lost_media
 from services.buffer.domain.stage import OPEN_ASSIGNMENT
 from trinity.runtime.session_ids import session_id
 from trinity.types import StageKey
@@ -27,6 +27,8 @@ class ReceivedTurn:
     body: bytes
     producer: str
     sequence: int
+    media: frozenset[bytes] = frozenset()
+    """Hashes of the images of its messages."""
 
     @property
     def session_id(self) -> str:
@@ -49,12 +51,13 @@ def decide_turns(
     views: Mapping[str, AssignmentView],
     known: Mapping[str, bytes],
     stage_is_open: bool,
+    media: Set[bytes] = frozenset(),
 ) -> list[TurnDecision]:
     """Decides on turns in their order; `known` has the hashes of stored turns and parents by id.
 
     A stored turn that comes again is stored; all others need the current lease. The caller makes
     sure that no lease is granted meanwhile, so an explorer that holds one finds all turns that will
-    ever precede its own.
+    ever precede its own. `media` are the hashes of images that are stored.
     """
     hashes = dict(known)
     decisions = []
@@ -65,6 +68,8 @@ def decide_turns(
             decisions.append(TurnDecision(turn=turn, reason=reason))
             continue
         reason = _refusal(turn, views.get(turn.assignment_id), hashes, stage_is_open=stage_is_open)
+        if not reason and (lost := turn.media - media):
+            reason = lost_media(lost)
         if not reason:
             hashes[turn.turn_id] = turn.content_hash
         decisions.append(TurnDecision(turn=turn, is_new=not reason, reason=reason))

@@ -248,6 +248,7 @@ def _read_turn(subject: str, producer: str, message: pb.SessionTurn) -> Received
         body=message.payload,
         producer=producer,
         sequence=message.sequence,
+        media=_media(message.media_sha256),
     )
 
 
@@ -335,7 +336,15 @@ def _read_experience(
         content_hash=_hash(body),
         turn_sha256=b"".join(checked_turn_digests(message)),
         body=body,
+        media=_media(blob.sha256 for blob in message.blobs),
     )
+
+
+def _media(hashes: Iterable[bytes]) -> frozenset[bytes]:
+    found = frozenset(hashes)
+    if any(len(sha256) != SHA256_BYTES for sha256 in found):
+        raise ValueError("it refers to an image by something other than a SHA-256")
+    return found
 
 
 def _uuid(text: str, name: str) -> str:

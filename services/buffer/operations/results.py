@@ -1,7 +1,7 @@
 """Stores results of runs and turns of their sessions, and ends assignments with their last run."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from services.buffer.domain.results import (
@@ -27,6 +27,7 @@ from services.buffer.operations.evaluation import close_evaluation, finish_if_do
 from services.buffer.store.assignments import end_assignments
 from services.buffer.store.database import SCOPES_TOPIC, notify, stage_topics
 from services.buffer.store.experiences import insert_experiences
+from services.buffer.store.media import hold_media, segment_user, use_media
 from services.buffer.store.pipeline import hold_scopes, open_scopes
 from services.buffer.store.reports import log_notice
 from services.buffer.store.runs import (
@@ -83,6 +84,12 @@ class _StageDecisions:
             *(len(sample.body) for result, _ in self.samples for sample in result.experiences),
             *(len(received.body) for received in self.new_turns),
         ]
+
+    @property
+    def media(self) -> set[bytes]:
+        """Hashes of the images of the samples and turns to store."""
+        stored = [result for result, _ in self.samples]
+        return _media_of(stored, self.new_turns)
 
     @property
     def new_turns(self) -> list[ReceivedTurn]:
@@ -182,9 +189,15 @@ async def _decide_all(
     for key in in_order(by_stage):
         own, own_turns = by_stage[key]
         before = await load_commit_context(connection, key, own, own_turns, is_alone=is_alone)
-        if before is not None:
-            decided.append(_decide(before, own, own_turns, earlier))
+        if before is None:
+            continue
+        media = await hold_media(connection, key.tenant, _media_of(own, own_turns))
+        decided.append(_decide(before, own, own_turns, earlier, media))
     return decided
+
+
+def _media_of(results: Iterable[Result], turns: Iterable[ReceivedTurn]) -> set[bytes]:
+    return set().union(*(own.media for own in results), *(own.media for own in turns))
 
 
 def _decide(
@@ -192,10 +205,15 @@ def _decide(
     results: Sequence[Result],
     turns: Sequence[ReceivedTurn],
     earlier: list[StoredAttempt],
+    media: Set[bytes],
 ) -> _StageDecisions:
     stage = before.stage
     of_turns = decide_turns(
-        turns, views=before.views, known=before.known_turns, stage_is_open=stage.is_open
+        turns,
+        views=before.views,
+        known=before.known_turns,
+        stage_is_open=stage.is_open,
+        media=media,
     )
     deduplicator = ResultDeduplicator(
         assignments=before.views,
@@ -203,6 +221,7 @@ def _decide(
         stage_is_open=stage.is_open,
         max_attempts=stage.max_attempts,
         newest_version=stage.recorded_step,
+        media=media,
     )
     decisions = [deduplicator.decide(result) for result in results]
     earlier += deduplicator.stored
@@ -226,6 +245,7 @@ async def _write(connection: Connection, decided: Sequence[_StageDecisions]) -> 
         await insert_attempts(connection, key, part.new)
         await insert_experiences(connection, key, part.stage.segment_id, part.samples)
         await insert_turns(connection, key, part.stage.segment_id, part.new_turns)
+        await use_media(connection, key.tenant, segment_user(part.stage.segment_id), part.media)
     for part in decided:
         await _store_runs(connection, part)
     # Rows that results of other assignments lock too are locked last, in a fixed order.

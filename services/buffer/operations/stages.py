@@ -251,6 +251,7 @@ def _needed(
         feature_keys=() if kind is TasksetKind.EVAL else taskset.selector.feature_keys,
         pipeline=taskset.task_pipeline,
         row_check=_row_check(taskset, schema) if schema else None,
+        image_key=taskset.format.image_key,
     )
 
 

@@ -10,7 +10,11 @@ import grpc
 
 from services.buffer.ingest.stream import RunStream
 from services.buffer.operations.batching import BatchComposer
-from services.buffer.servicer.convert import parse_sha256, parse_subject_part
+from services.buffer.servicer.convert import (
+    parse_media_type,
+    parse_sha256,
+    parse_subject_part,
+)
 from services.buffer.sink.writer import ExperienceSinkWriter
 from services.buffer.store.database import BufferDatabase
 from services.buffer.store.quotas import BufferQuotas
@@ -98,6 +102,7 @@ class BlobUpload:
     tenant: str
     sha256: bytes
     body: bytearray
+    media_type: str = ""
 
 
 class UploadMemoryBudget:
@@ -147,6 +152,7 @@ class UploadMemoryBudget:
             if not upload.tenant:
                 upload.sha256 = parse_sha256(request.sha256, "sha256")
                 upload.tenant = parse_subject_part(request.tenant, "tenant")
+                upload.media_type = parse_media_type(request.media_type)
             self._take(request.chunk, upload)
         if not upload.tenant:
             raise InvalidRequest("the first message must name tenant and sha256")

@@ -1,5 +1,6 @@
 """Validates fields of requests, and converts between protobuf and domain values."""
 
+import re
 import uuid
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -28,6 +29,8 @@ MAX_TEXT_LENGTH = 4_000
 LEFT_OUT_BYTES = 64 * 1024
 """Limit for the reasons of a task pipeline, which users' operators may give."""
 MAX_LISTED = 10_000
+MEDIA_TYPE_LENGTH = 40
+MEDIA_TYPE = re.compile(rf"image/[a-z0-9.+-]{{1,{MEDIA_TYPE_LENGTH}}}")
 """Most leases, rows or metrics in one request."""
 NOT_IN_SUBJECTS = frozenset(".*> \x7f") | {chr(code) for code in range(32)}
 
@@ -120,6 +123,16 @@ def parse_sha256(value: bytes, name: str) -> bytes:
     if len(value) != SHA256_BYTES:
         raise InvalidRequest(f"{name} has {len(value)} bytes, a SHA-256 has {SHA256_BYTES}")
     return value
+
+
+def parse_media_type(text: str) -> str:
+    """Validates the media type of an upload, which is empty unless it is an image.
+
+    Raises: InvalidRequest.
+    """
+    if text and not MEDIA_TYPE.fullmatch(text):
+        raise InvalidRequest(f"media_type is {text[:MEDIA_TYPE_LENGTH]!r}, not image/...")
+    return text
 
 
 def parse_wait_seconds(seconds: float) -> float:

@@ -1,4 +1,4 @@
-"""RPC methods for explorers: leases, turns of sessions, blob uploads, commit reports."""
+"""RPC methods for explorers: leases, turns of sessions, uploads, images, commit reports."""
 
 import hashlib
 import time
@@ -15,20 +15,23 @@ from services.buffer.operations.leasing import (
     LeasingEnded,
     lease,
 )
-from services.buffer.servicer.common import BufferServicerBase, Context, Look, by_size
+from services.buffer.servicer.common import BlobUpload, BufferServicerBase, Context, Look, by_size
 from services.buffer.servicer.convert import (
     MAX_LISTED,
     check_max_items,
     fields_of,
     parse_lease_seconds,
     parse_lease_tokens,
+    parse_sha256,
     parse_stage_key,
+    parse_subject_part,
     parse_uuid,
     parse_wait_seconds,
 )
 from services.buffer.servicer.samples import turn_to_proto
 from services.buffer.store.assignments import LeaseGrant, release_leases, renew_leases
 from services.buffer.store.database import notify, producer_topic, work_topic
+from services.buffer.store.media import read_media, store_media
 from services.buffer.store.reports import (
     CommitReport,
     load_reports,
@@ -41,8 +44,10 @@ from services.buffer.store.turns import StoredTurn, holds_lease, read_bodies, tu
 from services.buffer.telemetry import record_lease
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.api.v1.experience_pb2 import SessionTurn
+from trinity.data.images import IMAGE
 from trinity.errors import InvalidRequest, PreconditionFailed, TooLarge
 from trinity.runtime.presence import WAIT_KINDS
+from trinity.types import BlobRef
 
 Response = pb.LeaseAssignmentsResponse
 KINDS = {
@@ -190,16 +195,19 @@ def _add(response: pb.LeaseAssignmentsResponse, grant: LeaseGrant, traceparent: 
 
 
 class CommitRpcs(BufferServicerBase):
-    """UploadBlob, WatchCommits."""
+    """UploadBlob, ReadMedia, WatchCommits."""
 
     async def UploadBlob(
         self, requests: AsyncIterator[pb.UploadBlobRequest], _: Context
     ) -> pb.UploadBlobResponse:
-        """Stores content that is too large for a message, after verifying its hash."""
+        """Stores an image, or content too large for a message, after verifying its hash."""
         async with self.uploads.receive(requests) as upload:
             if hashlib.sha256(upload.body).digest() != upload.sha256:
                 raise InvalidRequest("the content does not have this SHA-256")
             body = bytes(upload.body)
+            if upload.media_type:
+                await self._store_media(upload, body)
+                return pb.UploadBlobResponse(size=len(body))
             try:
                 check_field_count(body)
             except Unparsable as error:
@@ -208,6 +216,23 @@ class CommitRpcs(BufferServicerBase):
                 await self.quotas.check_blob(connection, upload.tenant, upload.sha256, len(body))
                 await store_blob(connection, upload.tenant, upload.sha256, body)
         return pb.UploadBlobResponse(size=len(body))
+
+    async def _store_media(self, upload: BlobUpload, body: bytes) -> None:
+        ref = BlobRef(
+            name=IMAGE, sha256=upload.sha256, size=len(body), media_type=upload.media_type
+        )
+        async with self.database.transaction() as connection:
+            await self.quotas.check_media(connection, upload.tenant, ref.sha256, ref.size)
+            await store_media(connection, upload.tenant, ref, body)
+
+    async def ReadMedia(
+        self, request: pb.ReadMediaRequest, _: Context
+    ) -> AsyncIterator[pb.ReadMediaResponse]:
+        """Streams images that the tenant uses."""
+        tenant = parse_subject_part(request.tenant, "tenant")
+        hashes = [parse_sha256(sha256, "sha256") for sha256 in request.sha256]
+        async for sha256, chunk in read_media(self.database, tenant, hashes):
+            yield pb.ReadMediaResponse(sha256=sha256, chunk=chunk)
 
     async def WatchCommits(
         self, request: pb.WatchCommitsRequest, _: Context

@@ -139,7 +139,7 @@ async def insert_experiences(
         for sample in result.experiences:
             own = {**key_columns(key), "segment_id": segment_id, "payload_id": sample.experience_id}
             columns = {**own, **columns_of(sample), "metrics": encode_numbers(sample.metrics)}
-            body = columns.pop("body")
+            body, _ = columns.pop("body"), columns.pop("media")
             payloads.append({**own, "codec": CODEC, "schema_version": SCHEMA_VERSION, "body": body})
             rows.append(
                 {

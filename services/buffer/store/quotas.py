@@ -7,6 +7,7 @@ import sqlalchemy as sa
 
 from services.buffer.settings import BufferSettings
 from services.buffer.store.database import count_rows
+from services.buffer.store.media_schema import media
 from services.buffer.store.schema import blob, taskset, taskset_upload
 from trinity.runtime.rpc.quotas import QuotaUse, TenantQuota
 from trinity.runtime.sql import Connection
@@ -29,6 +30,7 @@ class BufferQuotas:
     tasksets: TenantQuota
     uploads: TenantQuota
     upload_memory: QuotaUse
+    media_bytes: TenantQuota
 
     @classmethod
     def from_settings(cls, settings: BufferSettings) -> Self:
@@ -49,6 +51,9 @@ class BufferQuotas:
                 "submissions that have not ended",
                 remedy=f"end some, or {DELETE_TASKSETS}",
             ),
+            media_bytes=quota(
+                "tenant_media_bytes", "bytes of images", remedy=f"end runs, or {DELETE_TASKSETS}"
+            ),
             upload_memory=QuotaUse(
                 quota(
                     "tenant_upload_memory_bytes",
@@ -66,6 +71,15 @@ class BufferQuotas:
         query = _total(blob.c.size).where(waiting, blob.c.sha256 != sha256)
         held = int(await connection.fetch_value(query) or 0)
         self.blob_bytes.check(tenant, used=held, more=num_bytes)
+
+    async def check_media(
+        self, connection: Connection, tenant: str, sha256: bytes, num_bytes: int
+    ) -> None:
+        """Checks that the tenant has room for an image; one that it already has needs no room."""
+        others = sa.and_(media.c.tenant == tenant, media.c.number == 0, media.c.sha256 != sha256)
+        query = _total(media.c.size).where(others)
+        held = int(await connection.fetch_value(query) or 0)
+        self.media_bytes.check(tenant, used=held, more=num_bytes)
 
     async def check_new_taskset(self, connection: Connection, tenant: str) -> None:
         """Checks that the tenant may have the taskset that this transaction has inserted."""

@@ -26,6 +26,7 @@ from services.buffer.store.database import (
     one_of,
     stage_params,
 )
+from services.buffer.store.media import release_media, segment_user
 from services.buffer.store.schema import (
     NOW,
     STAGE_KEY,
@@ -137,6 +138,7 @@ async def remove_retired(connection: Connection) -> int:
             if row.is_attached:
                 await _detach(connection, name, "FINALIZE" if row.is_pending else "CONCURRENTLY")
             await connection.execute(sa.text(f"DROP TABLE IF EXISTS {name}"))
+            await release_media(connection, segment_user(row.segment_id))
             gone = sa.update(segment).where(segment.c.segment_id == row.segment_id)
             await connection.execute(gone.values(removed_at=NOW))
         return len(found)

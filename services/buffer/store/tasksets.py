@@ -21,6 +21,7 @@ from services.buffer.store.database import (
     one_of,
     value_of,
 )
+from services.buffer.store.media import release_media, taskset_user
 from services.buffer.store.schema import (
     STAGE_KEY,
     stage,
@@ -378,6 +379,7 @@ async def find_need(connection: Connection, tenant: str, taskset_id: str) -> str
 async def delete_taskset(connection: Connection, tenant: str, taskset_id: str) -> None:
     """Deletes a taskset and everything that belongs to it."""
     await delete_tasks(connection, tenant, taskset_id)
+    await release_media(connection, taskset_user(taskset_id))
     for table in (task_feature, task_origin, taskset_upload):
         await connection.execute(sa.delete(table).where(of_taskset(table, tenant, taskset_id)))
     await connection.execute(sa.delete(taskset).where(of_taskset(taskset, tenant, taskset_id)))

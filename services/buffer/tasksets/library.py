@@ -11,6 +11,7 @@ from typing import Literal
 
 from services.buffer.domain.tasks import NeededTaskset
 from services.buffer.store.database import BufferDatabase, notify, tasksets_topic
+from services.buffer.store.media import hold_media, store_media, taskset_user, use_media
 from services.buffer.store.selection import known_features, read_features, store_features
 from services.buffer.store.stages import StageTaskset
 from services.buffer.store.tasksets import (
@@ -28,6 +29,7 @@ from services.buffer.tasksets.allowed_files import AllowedFiles
 from services.buffer.tasksets.background_jobs import BackgroundJobs, TasksetJob
 from services.buffer.tasksets.row_sources import SQLITE, RowSource, newest_revision
 from services.buffer.tasksets.task_pipeline import (
+    KeepMedia,
     PipelineLimits,
     TaskPipelineRun,
     copy_kept_rows,
@@ -38,8 +40,9 @@ from trinity.config.data_files import find_data_files
 from trinity.config.model_code_policy import check_hub_code
 from trinity.config.plan.task_storage import HUB_NAME, without_password
 from trinity.config.training_rows import RowCheck, SkippedRows
-from trinity.errors import PreconditionFailed, UserError
+from trinity.errors import PreconditionFailed, Unavailable, UserError
 from trinity.operators.tasks.task_pipeline import ResolvedTaskPipeline
+from trinity.types import BlobRef
 from trinity.user_code.hubs.place import HubPlace, hub_python
 
 PIPED = "task pipeline"
@@ -83,6 +86,7 @@ def row_source_of(
         table=needed.table,
         roots=tuple(grants.roots),
         check=needed.row_check,
+        image_key=needed.image_key,
     )
 
 
@@ -113,6 +117,8 @@ def content_identity(name: str, source: RowSource, experiment_id: str) -> str:
                 stamp = _stamp(source)
     except (UserError, OSError) as error:
         raise PreconditionFailed(f"taskset {name}: {error}") from error
+    if source.image_key is not None:
+        stamp = f"{stamp}+{source.image_key}"
     return f"{source.place}|{source.split}|{source.subset_name or ''}|{stamp}"
 
 
@@ -138,6 +144,8 @@ class DatasetSource:
     """Commits of the hub datasets that are read, by name."""
     skipped: list[SkippedRows] = field(default_factory=list)
     """Rows that the readers left out, once all are read."""
+    media: set[bytes] = field(default_factory=set)
+    """Hashes of the images of the rows, which are stored as they are read."""
 
 
 async def source_of_files(
@@ -146,6 +154,8 @@ async def source_of_files(
     grants: TenantGrants,
     experiment_id: str,
     commits: Mapping[str, str],
+    database: BufferDatabase,
+    tenant: str,
 ) -> DatasetSource:
     """Returns the source of files, tables or hub datasets, at their `commits` or the newest ones.
 
@@ -166,12 +176,20 @@ async def source_of_files(
     elif needed.row_check is not None:
         content = _checked_identity(content, needed.row_check)
     skipped: list[SkippedRows] = []
+    media: set[bytes] = set()
+
+    async def keep(ref: BlobRef, image: bytes) -> None:
+        async with database.transaction() as connection:
+            await store_media(connection, tenant, ref, image)
+        media.add(ref.sha256)
+
     return DatasetSource(
         content,
         without_password(place),
-        lambda: _read(needed.name, sources, skipped),
+        lambda: _read(needed.name, sources, skipped, keep),
         {source.place: source.revision for source in sources if source.revision is not None},
         skipped,
+        media,
     )
 
 
@@ -213,11 +231,11 @@ def _pipeline_identity(
 
 
 async def _read(
-    name: str, sources: Sequence[RowSource], skipped: list[SkippedRows]
+    name: str, sources: Sequence[RowSource], skipped: list[SkippedRows], keep: KeepMedia
 ) -> AsyncGenerator[bytes]:
     skipped.clear()
     for source in sources:
-        async with aclosing(read_rows(name, source, skipped)) as rows:
+        async with aclosing(read_rows(name, source, skipped, keep)) as rows:
             async for lines in rows:
                 yield lines
 
@@ -312,7 +330,13 @@ class TasksetLibrary:
         if needed.path is not None:
             commits = self._commits_of(reading)
             dataset = await source_of_files(
-                needed, needed.path, self._policy.grants(tenant), experiment_id, commits
+                needed,
+                needed.path,
+                self._policy.grants(tenant),
+                experiment_id,
+                commits,
+                self._database,
+                tenant,
             )
         else:
             found = await self._submitted(tenant, needed)
@@ -388,6 +412,9 @@ class TasksetLibrary:
                 if dataset.skipped:
                     counts = skipped_counts(num_rows, dataset.skipped)
                     await insert_pipeline(connection, tenant, claimed, counts)
+            if dataset.media - await hold_media(connection, tenant, dataset.media):
+                raise Unavailable("images of the taskset were deleted while it was read: ask again")
+            await use_media(connection, tenant, taskset_user(claimed), dataset.media)
             await notify(connection, tasksets_topic(tenant))
 
     def _isolation(self, tenant: str, pipeline: ResolvedTaskPipeline) -> WorkerIsolation:

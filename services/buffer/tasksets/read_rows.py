@@ -7,6 +7,7 @@ it imports only the libraries that a source needs. The one request has the `sour
 as text. The answers:
 
 - `num_bytes` of rows that follow, as JSON lines
+- `media` of `num_bytes` that follow: an image of the rows after it
 - `unread`: a sentence about files that were left out
 - `skipped`, the last answer: rows that were left out; in its place an `error` in one sentence
 """
@@ -28,6 +29,7 @@ from trinity.runtime.rpc.limits import MAX_MESSAGE_BYTES
 
 if TYPE_CHECKING:  # it takes the schema of the configuration along
     from trinity.config.training_rows import RowCheck
+    from trinity.data.images import RowImages
 
 MAX_NAMED_ROWS = 3
 MAX_ROW_BYTES = MAX_MESSAGE_BYTES // 2
@@ -84,16 +86,24 @@ def _line(row: object, where: str) -> str:
 
 
 def _checked_line(
-    row: object, where: str, check: "RowCheck | None", skipped: SkippedCounter
+    row: object,
+    where: str,
+    check: "RowCheck | None",
+    skipped: SkippedCounter,
+    images: "RowImages | None",
 ) -> str:
     """Returns a row's line; empty for a skipped row.
 
     Raises: UserError for a row that must not be left out.
     """
+
+    def taken() -> object:
+        return row if images is None else images.taken(row, where)
+
     if check is None:
-        return _line(row, where)
+        return _line(taken(), where)
     try:
-        line = _line(row, where)
+        line = _line(taken(), where)
         check.require_trainable(json.loads(line), where)
     except UserError as error:
         if not check.skips:
@@ -107,8 +117,9 @@ def _lines(source: RowSource, skipped: SkippedCounter, write: Write) -> Iterator
     """Yields rows as chunks of JSON lines."""
     lines: list[str] = []
     length = 0
-    for where, row in _rows(source, write):
-        line = _checked_line(row, where, source.check, skipped)
+    images = _images(source, write)
+    for where, row in _rows(source, write, images):
+        line = _checked_line(row, where, source.check, skipped, images)
         lines.append(line)
         length += len(line)
         if length >= WRITE_LENGTH:
@@ -117,16 +128,38 @@ def _lines(source: RowSource, skipped: SkippedCounter, write: Write) -> Iterator
     yield "".join(lines).encode()
 
 
-def _rows(source: RowSource, write: Write) -> Iterator[tuple[str, object]]:
+def _images(source: RowSource, write: Write) -> "RowImages | None":
+    """Returns what takes images out of rows and writes each of them once."""
+    if source.image_key is None:
+        return None
+    from trinity.data.images import MAX_IMAGE_BYTES, EncodedImage, RowImages  # for such rows only
+
+    tree = AllowedFiles(source.roots)
+
+    def read_file(path: Path) -> bytes:
+        with tree.open(path) as stream:
+            return stream.read(MAX_IMAGE_BYTES + 1)
+
+    def keep(image: EncodedImage) -> None:
+        ref = {"sha256": image.ref.sha256.hex(), "media_type": image.ref.media_type}
+        write({"media": ref, "num_bytes": image.ref.size}, image.content)
+
+    return RowImages(source.image_key, read_file, keep)
+
+
+def _rows(
+    source: RowSource, write: Write, images: "RowImages | None"
+) -> Iterator[tuple[str, object]]:
     """Yields each row with a description of its location."""
     match source.kind:
         case "file":
-            yield from _of_files(source, source.place, AllowedFiles(source.roots), write)
+            tree = AllowedFiles(source.roots)
+            yield from _of_files(source, source.place, tree, write, images)
         case "hub":
             from services.buffer.tasksets.row_sources import dataset_cache, download  # asks the hub
 
             cache = AllowedFiles((dataset_cache(source.place),))
-            yield from _of_files(source, download(source), cache, write)
+            yield from _of_files(source, download(source), cache, write, images)
         case "sql":
             from services.buffer.tasksets.row_tables import read_table  # loads SQLAlchemy
 
@@ -140,12 +173,14 @@ def _rows(source: RowSource, write: Write) -> Iterator[tuple[str, object]]:
 
 
 def _of_files(
-    source: RowSource, path: str, tree: AllowedFiles, write: Write
+    source: RowSource, path: str, tree: AllowedFiles, write: Write, images: "RowImages | None"
 ) -> Iterator[tuple[str, object]]:
     files = find_data_files(path, source.split, source.subset_name, tree)
     if sentence := unread_sentence(files, path, source.split, source.subset_name, tree):
         write({"unread": sentence})
     for file in files:
+        if images is not None:
+            images.folder = file.parent
         with _opened(file, tree) as stream:
             yield from placed_rows(stream, str(file))
 

@@ -38,6 +38,8 @@ class RowSource:
     """Directories that files may be read from."""
     check: "RowCheck | None" = None
     """The check of each row, if there is one."""
+    image_key: str | None = None
+    """Column of images, if rows have any."""
 
     def to_json(self) -> str:
         """Returns the text that `from_json` reads."""

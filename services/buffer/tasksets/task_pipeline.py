@@ -5,7 +5,7 @@ import contextlib
 import logging
 import os
 import tempfile
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 from types import TracebackType
@@ -22,6 +22,7 @@ from services.buffer.tasksets.row_sources import RowSource
 from services.buffer.tenants import SHARES_ALL, WorkerIsolation
 from services.buffer.workers.process import reader_environment
 from trinity.config.training_rows import SkippedRows
+from trinity.data.images import IMAGE
 from trinity.errors import PreconditionFailed, Unavailable, UserError
 from trinity.operators.tasks.task_pipeline import ResolvedTaskPipeline
 from trinity.runtime.process.box import Box
@@ -34,7 +35,10 @@ from trinity.runtime.process.worker import (
     WorkerFailed,
 )
 from trinity.runtime.sql import Connection
+from trinity.types import BlobRef
 
+KeepMedia = Callable[[BlobRef, bytes], Awaitable[None]]
+"""Stores an image of a row."""
 READER_MODULE = "services.buffer.tasksets.read_rows"
 logger = logging.getLogger(__name__)
 MODULE = "trinity.operators.tasks.worker"
@@ -50,11 +54,12 @@ MAX_TRIES = 3
 
 
 async def read_rows(
-    name: str, source: RowSource, skipped: list[SkippedRows]
+    name: str, source: RowSource, skipped: list[SkippedRows], keep: KeepMedia | None = None
 ) -> AsyncGenerator[bytes]:
     """Yields the rows of a source in chunks of whole lines, from a process that reads them.
 
-    Adds the rows that it left out to `skipped`; files that it left out are logged.
+    Adds the rows that it left out to `skipped`; files that it left out are logged. `keep` gets the
+    images of rows before these.
 
     Raises: PreconditionFailed with the reader's error about the data.
     """
@@ -65,6 +70,12 @@ async def read_rows(
         worker.ask({"source": source.to_json()})
         while True:
             match await worker.read():
+                case {"media": {"sha256": sha256, "media_type": kind}, "num_bytes": num_bytes}:
+                    ref = BlobRef(
+                        name=IMAGE, sha256=bytes.fromhex(sha256), size=num_bytes, media_type=kind
+                    )
+                    assert keep is not None, "rows without images"
+                    await keep(ref, await worker.read_payload(num_bytes))
                 case {"num_bytes": num_bytes}:
                     yield await worker.read_payload(num_bytes)
                 case {"unread": detail}:

@@ -137,16 +137,29 @@ class ExplorerBufferClient:
             stream = self._stub.GetTurns(request, timeout=UPLOAD_SECONDS)
             return [turn async for response in stream for turn in response.turns]
 
-    async def upload_blob(self, tenant: str, content: bytes) -> bytes:
-        """Stores content and returns its SHA-256."""
+    async def upload_blob(self, tenant: str, content: bytes, media_type: str = "") -> bytes:
+        """Stores content, an image if it has a media type, and returns its SHA-256."""
         digest = hashlib.sha256(content).digest()
         chunks = [content[i : i + CHUNK_BYTES] for i in range(0, len(content), CHUNK_BYTES)]
         requests = [pb.UploadBlobRequest(chunk=chunk) for chunk in chunks]
         requests[0].sha256 = digest
         requests[0].tenant = tenant
+        requests[0].media_type = media_type
         with translate_rpc_errors("buffer"):
             await self._stub.UploadBlob(iter(requests), timeout=UPLOAD_SECONDS)
         return digest
+
+    async def read_media(self, tenant: str, hashes: Sequence[bytes]) -> dict[bytes, bytes]:
+        """Returns the contents of images that the tenant uses, by hash.
+
+        Raises: PreconditionFailed for others.
+        """
+        request = pb.ReadMediaRequest(tenant=tenant, sha256=hashes)
+        contents = {sha256: bytearray() for sha256 in hashes}
+        with translate_rpc_errors("buffer"):
+            async for response in self._stub.ReadMedia(request, timeout=UPLOAD_SECONDS):
+                contents[response.sha256] += response.chunk
+        return {sha256: bytes(content) for sha256, content in contents.items()}
 
     async def watch_commits(
         self, producer: str, sequences: list[int]

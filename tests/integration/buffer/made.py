@@ -5,7 +5,15 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from trinity.api.v1 import buffer_pb2 as pb
-from trinity.types import EID, Experience, FinishReason, JsonObject, SamplingParams, VersionSpan
+from trinity.types import (
+    EID,
+    BlobRef,
+    Experience,
+    FinishReason,
+    JsonObject,
+    SamplingParams,
+    VersionSpan,
+)
 from trinity.types import Sequence as TokenSequence
 
 
@@ -19,6 +27,7 @@ class Made:
     metrics: dict[str, float] = field(default_factory=dict)
     info: JsonObject = field(default_factory=dict)
     logprob: float = -0.5
+    blobs: tuple[BlobRef, ...] = ()
     version: int | None = None
     """Of the weights that made it; else those that were asked for."""
     then: int | None = None
@@ -52,4 +61,5 @@ def make_experience(made: Made, assignment: pb.Assignment, eid: EID) -> Experien
         sampling=SamplingParams(),
         metrics=made.metrics,
         info=made.info,
+        blobs=made.blobs,
     )

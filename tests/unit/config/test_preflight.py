@@ -243,7 +243,7 @@ def test_rows_of_verl_are_accepted(tmp_path: Path, model: str) -> None:
         (verl_row(prompt={"a": 1}), "column `prompt` is an object, neither a text nor messages"),
         (verl_row(prompt=None), "column `prompt` is null"),
         (verl_row(prompt=[{"text": "x"}]), "column `prompt`: message 0 has no `role`"),
-        (verl_row(prompt="<image> what?", images=["x"]), "column `images`, and prompts here are"),
+        (verl_row(prompt="<image> what?", images=["x"]), "column `images`: set `format.image_key"),
         (
             verl_row(reward_model={"truth": "2"}),
             "only `data_source`, `prompt`, `reward_model`, ",

@@ -23,8 +23,9 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.schema import CreateIndex, CreateTable
 
 import services.buffer.settings
+import services.buffer.store.media_schema
 import services.buffer.store.schema
-import services.buffer.store.session_schema  # its tables join those of `schema`
+import services.buffer.store.session_schema  # these tables join those of `schema`
 import services.explorer.settings
 import services.synchronizer.settings
 import services.synchronizer.tables

@@ -41,12 +41,23 @@ def test_an_answer_far_from_the_end_of_a_response_is_none() -> None:
     assert accuracy("openai/gsm8k", "#### 5" + " " * 300, "5") == 0.0
 
 
-@pytest.mark.parametrize(
-    ("source", "why"), [("taco", "programs"), ("hiyouga/geometry3k", "images")]
-)
-def test_a_data_set_without_a_scorer_says_why(source: str, why: str) -> None:
-    with pytest.raises(UserError, match=f"no reward for rows of '{source}'.*{why}"):
-        row_reward(source)
+def test_geometry_counts_the_answer_for_nine_tenths_and_its_form_for_one() -> None:
+    reward = BoundReward(REWARDS.get(row_reward("hiyouga/geometry3k")), {}, "geo3k_reward")
+    thought = r"<think>a sketch</think> \boxed{\frac{1}{2}}"
+    shares = {
+        thought: (0.9, 0.1),
+        r"it is \boxed{0.5}": (0.9, 0.0),
+        r"<think>x</think> \boxed{3}": (0.0, 0.1),
+        "0.5": (0.0, 0.0),
+    }
+    for response, share in shares.items():
+        numbers = reward(response=response, truth="0.5")
+        assert (numbers["accuracy"], numbers["format_score"]) == share
+
+
+def test_a_data_set_without_a_scorer_says_why() -> None:
+    with pytest.raises(UserError, match=r"no reward for rows of 'taco'.*programs"):
+        row_reward("taco")
 
 
 def test_a_registered_name_and_any_other_stay_as_they_are() -> None:

@@ -97,6 +97,7 @@ BOUNDED: Mapping[str, str] = {
     "TaskPipelineCounts.ordered_by": "names in a plan of 1 MiB",
     "WatchCommitsResponse.reports": STREAMED,
     "WatchProgressResponse.events": STREAMED,
+    "SessionTurn.media_sha256": "the bound of a result",
 }
 """Lists that cannot grow beyond what is named."""
 SAMPLE = ("Blob", "Eid", "Experience", "Pair", "SamplingParams", "Sequence", "Tensor")
@@ -164,6 +165,7 @@ KNOWN_TEXTS = {
     ),
     *("explorer_id", "trainer_id", "lease_token", "traceparent", "trace_id"),
     *("payload", "prompt_sha256", "session_key"),  # of turns, within the bounds of results
+    *("sha256", "chunk"),  # of an image
     *("tenant", "stage", "label", "name", "taskset", "owner", "waits_for", "rows_from_run"),
     *("manifest_sha256", "weights_sha256", "path", "address"),
     *("content_sha256", "row_sha256", "rows_sha256", "before_sha256", "lineage_sha256"),

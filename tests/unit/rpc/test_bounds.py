@@ -64,8 +64,9 @@ def filled(field: FieldDescriptor, num_bytes: int) -> Message:
     elif kind is not None:
         value.update({str(number): "x" * 10_000 for number in range(num_bytes // 10_000 + 1)})
     elif field.is_repeated:
-        item = "x" * 100 if field.type == FieldDescriptor.TYPE_STRING else 1
-        value.extend([item] * (num_bytes // (100 if isinstance(item, str) else 8) + 1))
+        texts = {FieldDescriptor.TYPE_STRING: "x" * 100, FieldDescriptor.TYPE_BYTES: b"x" * 100}
+        item = texts.get(field.type, 1)
+        value.extend([item] * (num_bytes // (8 if item == 1 else 100) + 1))
     else:
         text = "x" * (num_bytes + 1)
         is_text = field.type == FieldDescriptor.TYPE_STRING

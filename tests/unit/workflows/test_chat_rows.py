@@ -168,7 +168,7 @@ PICTURE: JsonValue = [{"type": "image", "image": "a.png"}, {"type": "text", "tex
 @as_subtests(
     ("row", "said"),
     [
-        (row_with({"role": "user", "content": PICTURE}), "part of type 'image'.*text alone"),
+        (row_with({"role": "user", "content": PICTURE}), r"has an image: set `format\.image_key`"),
         (row_with({"role": "user", "content": "<image>What?"}, images=["x"]), "column 'images'"),
         ({"prompt": "<video> What?", "videos": ["x"]}, "column 'videos'"),
         (row_with({"content": "no role"}), "message 0 has no `role`"),

@@ -156,7 +156,7 @@ def test_a_file_that_is_in_no_plugin_folder_cannot_be_imported(tmp_path: Path) -
     [
         ("from trinity.common.experience import Experiences", "a batch is the trainer's"),
         ("from trinity.explorer.workflow_runner import WorkflowRunner", "runs a workflow"),
-        ("from trinity.common.models.mm_utils import build_mm_message", "prompts are text"),
+        ("from trinity.common.models.mm_utils import build_mm_message", "format.image_key"),
         ("import trinity.utils.log as log\nlog.nothing", "docs/workflows.md"),
     ],
 )

@@ -270,20 +270,38 @@ class GetTurnsResponse(_message.Message):
     def __init__(self, turns: _Optional[_Iterable[_Union[_experience_pb2.SessionTurn, _Mapping]]] = ...) -> None: ...
 
 class UploadBlobRequest(_message.Message):
-    __slots__ = ("sha256", "chunk", "tenant")
+    __slots__ = ("sha256", "chunk", "tenant", "media_type")
     SHA256_FIELD_NUMBER: _ClassVar[int]
     CHUNK_FIELD_NUMBER: _ClassVar[int]
     TENANT_FIELD_NUMBER: _ClassVar[int]
+    MEDIA_TYPE_FIELD_NUMBER: _ClassVar[int]
     sha256: bytes
     chunk: bytes
     tenant: str
-    def __init__(self, sha256: _Optional[bytes] = ..., chunk: _Optional[bytes] = ..., tenant: _Optional[str] = ...) -> None: ...
+    media_type: str
+    def __init__(self, sha256: _Optional[bytes] = ..., chunk: _Optional[bytes] = ..., tenant: _Optional[str] = ..., media_type: _Optional[str] = ...) -> None: ...
 
 class UploadBlobResponse(_message.Message):
     __slots__ = ("size",)
     SIZE_FIELD_NUMBER: _ClassVar[int]
     size: int
     def __init__(self, size: _Optional[int] = ...) -> None: ...
+
+class ReadMediaRequest(_message.Message):
+    __slots__ = ("tenant", "sha256")
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    SHA256_FIELD_NUMBER: _ClassVar[int]
+    tenant: str
+    sha256: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, tenant: _Optional[str] = ..., sha256: _Optional[_Iterable[bytes]] = ...) -> None: ...
+
+class ReadMediaResponse(_message.Message):
+    __slots__ = ("sha256", "chunk")
+    SHA256_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_FIELD_NUMBER: _ClassVar[int]
+    sha256: bytes
+    chunk: bytes
+    def __init__(self, sha256: _Optional[bytes] = ..., chunk: _Optional[bytes] = ...) -> None: ...
 
 class WatchCommitsRequest(_message.Message):
     __slots__ = ("producer", "sequences")

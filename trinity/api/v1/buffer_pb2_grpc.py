@@ -78,6 +78,11 @@ class BufferServiceStub:
                 request_serializer=trinity_dot_api_dot_v1_dot_buffer__pb2.UploadBlobRequest.SerializeToString,
                 response_deserializer=trinity_dot_api_dot_v1_dot_buffer__pb2.UploadBlobResponse.FromString,
                 _registered_method=True)
+        self.ReadMedia = channel.unary_stream(
+                '/trinity.api.v1.BufferService/ReadMedia',
+                request_serializer=trinity_dot_api_dot_v1_dot_buffer__pb2.ReadMediaRequest.SerializeToString,
+                response_deserializer=trinity_dot_api_dot_v1_dot_buffer__pb2.ReadMediaResponse.FromString,
+                _registered_method=True)
         self.WatchCommits = channel.unary_stream(
                 '/trinity.api.v1.BufferService/WatchCommits',
                 request_serializer=trinity_dot_api_dot_v1_dot_buffer__pb2.WatchCommitsRequest.SerializeToString,
@@ -192,7 +197,16 @@ class BufferServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def UploadBlob(self, request_iterator, context):
-        """UploadBlob stores content over 1 MiB under its SHA-256. May be retried: content is stored once.
+        """UploadBlob stores content over 1 MiB, or an image, under its SHA-256. May be retried: content is
+        stored once.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReadMedia(self, request, context):
+        """ReadMedia streams the contents of images, each in chunks, in the order asked for. May be retried; it
+        changes nothing. FAILED_PRECONDITION: the tenant uses no content with one of these hashes.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -315,6 +329,11 @@ def add_BufferServiceServicer_to_server(servicer, server):
                     servicer.UploadBlob,
                     request_deserializer=trinity_dot_api_dot_v1_dot_buffer__pb2.UploadBlobRequest.FromString,
                     response_serializer=trinity_dot_api_dot_v1_dot_buffer__pb2.UploadBlobResponse.SerializeToString,
+            ),
+            'ReadMedia': grpc.unary_stream_rpc_method_handler(
+                    servicer.ReadMedia,
+                    request_deserializer=trinity_dot_api_dot_v1_dot_buffer__pb2.ReadMediaRequest.FromString,
+                    response_serializer=trinity_dot_api_dot_v1_dot_buffer__pb2.ReadMediaResponse.SerializeToString,
             ),
             'WatchCommits': grpc.unary_stream_rpc_method_handler(
                     servicer.WatchCommits,
@@ -565,6 +584,33 @@ class BufferService:
             '/trinity.api.v1.BufferService/UploadBlob',
             trinity_dot_api_dot_v1_dot_buffer__pb2.UploadBlobRequest.SerializeToString,
             trinity_dot_api_dot_v1_dot_buffer__pb2.UploadBlobResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReadMedia(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/trinity.api.v1.BufferService/ReadMedia',
+            trinity_dot_api_dot_v1_dot_buffer__pb2.ReadMediaRequest.SerializeToString,
+            trinity_dot_api_dot_v1_dot_buffer__pb2.ReadMediaResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -323,7 +323,7 @@ class RunResultBatch(_message.Message):
     def __init__(self, producer: _Optional[str] = ..., results: _Optional[_Iterable[_Union[RunResult, _Mapping]]] = ..., blob_sha256: _Optional[bytes] = ..., turns: _Optional[_Iterable[_Union[SessionTurn, _Mapping]]] = ...) -> None: ...
 
 class SessionTurn(_message.Message):
-    __slots__ = ("tenant", "experiment_id", "stage", "assignment_id", "run", "lease_token", "id", "parent_id", "prompt_sha256", "ordinal", "payload", "sequence")
+    __slots__ = ("tenant", "experiment_id", "stage", "assignment_id", "run", "lease_token", "id", "parent_id", "prompt_sha256", "ordinal", "payload", "sequence", "media_sha256")
     TENANT_FIELD_NUMBER: _ClassVar[int]
     EXPERIMENT_ID_FIELD_NUMBER: _ClassVar[int]
     STAGE_FIELD_NUMBER: _ClassVar[int]
@@ -336,6 +336,7 @@ class SessionTurn(_message.Message):
     ORDINAL_FIELD_NUMBER: _ClassVar[int]
     PAYLOAD_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    MEDIA_SHA256_FIELD_NUMBER: _ClassVar[int]
     tenant: str
     experiment_id: str
     stage: str
@@ -348,7 +349,8 @@ class SessionTurn(_message.Message):
     ordinal: int
     payload: bytes
     sequence: int
-    def __init__(self, tenant: _Optional[str] = ..., experiment_id: _Optional[str] = ..., stage: _Optional[str] = ..., assignment_id: _Optional[str] = ..., run: _Optional[int] = ..., lease_token: _Optional[str] = ..., id: _Optional[str] = ..., parent_id: _Optional[str] = ..., prompt_sha256: _Optional[bytes] = ..., ordinal: _Optional[int] = ..., payload: _Optional[bytes] = ..., sequence: _Optional[int] = ...) -> None: ...
+    media_sha256: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, tenant: _Optional[str] = ..., experiment_id: _Optional[str] = ..., stage: _Optional[str] = ..., assignment_id: _Optional[str] = ..., run: _Optional[int] = ..., lease_token: _Optional[str] = ..., id: _Optional[str] = ..., parent_id: _Optional[str] = ..., prompt_sha256: _Optional[bytes] = ..., ordinal: _Optional[int] = ..., payload: _Optional[bytes] = ..., sequence: _Optional[int] = ..., media_sha256: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class TurnPayload(_message.Message):
     __slots__ = ("num_shared_tokens", "num_shared_characters", "answer", "num_shared_spans", "role_spans", "messages_json", "messages_sha256", "told_json")

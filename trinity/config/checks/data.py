@@ -37,7 +37,9 @@ def placed_sample_rows(taskset: ResolvedTaskset) -> list[PlacedRow]:
     """Returns the same rows with their places in the files."""
     try:
         files = _files_here(taskset)
-        return first_placed_rows(files, CHECKED_ROWS) if files else []
+        if not files:
+            return []
+        return first_placed_rows(files, CHECKED_ROWS, taskset.format.image_key)
     except (UserError, OSError):
         return []
 
@@ -59,7 +61,7 @@ def check_taskset(taskset: ResolvedTaskset) -> None:
     files = _files_here(taskset)
     if not files:
         return
-    placed = first_placed_rows(files, CHECKED_ROWS)
+    placed = first_placed_rows(files, CHECKED_ROWS, taskset.format.image_key)
     rows = [row for _, row in placed]
     if not _may_have_more_columns(taskset):
         _check_task_columns(placed, taskset)
@@ -186,7 +188,7 @@ def _check_rows(
     stage: StagePlan,
 ) -> None:
     """Checks the columns of the first row, then the contents of the first rows."""
-    rows = first_placed_rows(files, CHECKED_ROWS)
+    rows = first_placed_rows(files, CHECKED_ROWS, buffer.format.image_key)
     if buffer.on_bad_row == "fail" and not _may_have_more_columns(buffer):
         _check_columns(rows[0][1], buffer.format, schema)
     if buffer.task_pipeline is None:

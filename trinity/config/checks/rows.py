@@ -9,11 +9,13 @@ from trinity.config.plan.stage_plan import StagePlan
 from trinity.config.schema.data import FormatConfig
 from trinity.config.training_rows import check_training_row
 from trinity.data.conversations import (
+    MEDIA_ADVICE,
     BadConversation,
     holds_messages,
     last_user_text,
     media_column,
     parse_messages,
+    place_images,
 )
 from trinity.data.rows import row_name
 from trinity.errors import UserError
@@ -22,13 +24,14 @@ from trinity.plugins import (
     DISTILLATION_WORKFLOWS,
     SELF_DISTILLATION_WORKFLOWS,
 )
-from trinity.user_code.columns import column_value, has_column, optional_column
+from trinity.user_code.columns import column_value, has_column, optional_column, row_images
 
 QUESTION_WORKFLOWS = frozenset(
     {
         *BASELINE_WORKFLOWS,
         *DISTILLATION_WORKFLOWS,
         *SELF_DISTILLATION_WORKFLOWS,
+        "simple_mm_workflow",
         "simple_workflow",
         "math_workflow",
         "math_boxed_workflow",
@@ -42,6 +45,7 @@ TEXT_REWARDS = frozenset(
     {
         "accuracy_reward",
         "exact_match_reward",
+        "geo3k_reward",
         "gsm8k_reward",
         "math_boxed_reward",
         "math_dapo_reward",
@@ -51,7 +55,7 @@ TEXT_REWARDS = frozenset(
 """They compare with a text or a number."""
 TRUTH_REWARDS = TEXT_REWARDS | {"countdown_reward", "search_answer_reward"}
 """They compare with the truth of a row."""
-MATH_WORKFLOWS = frozenset({"math_workflow", "math_boxed_workflow"})
+MATH_WORKFLOWS = frozenset({"math_workflow", "math_boxed_workflow", "simple_mm_workflow"})
 """They already define such a reward."""
 
 
@@ -147,13 +151,19 @@ def _prompt_errors(row: Row, form: FormatConfig) -> Iterator[str]:
         kind = "null" if value is None else "an object"
         yield f"column `{key}` is {kind}, neither a text nor messages: set `format.prompt_key`"
         return
+    images = row_images(row, form.image_key)
     try:
-        text = last_user_text(parse_messages(value)) if holds_messages(value) else str(value)
+        if holds_messages(value):
+            text = last_user_text(parse_messages(value, images))
+        else:
+            text = str(value)
+            if images is not None:
+                place_images([{"role": "user", "content": text}], images)
     except BadConversation as error:
         yield f"column `{key}`: {error}: correct the rows, or set `format.prompt_key`"
         return
-    if column := media_column(text, row):
-        yield f"its prompts refer to column `{column}`, and prompts here are text alone"
+    if images is None and (column := media_column(text, row)):
+        yield f"its prompts refer to column `{column}`: {MEDIA_ADVICE[column]}"
 
 
 def _truth_errors(row: Row, form: FormatConfig) -> Iterator[str]:

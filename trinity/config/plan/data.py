@@ -29,14 +29,22 @@ from trinity.config.plan.replay import resolve_replay
 from trinity.config.plan.task_storage import database_address, resolve_data_path, resolve_path
 from trinity.config.schema.buffer import ExplorerInput
 from trinity.config.schema.choices import DifficultyConfig, Mode
-from trinity.config.schema.data import DataSelectorConfig, ExperienceBufferConfig, TasksetConfig
+from trinity.config.schema.data import (
+    DataSelectorConfig,
+    ExperienceBufferConfig,
+    FormatConfig,
+    TasksetConfig,
+)
 from trinity.config.schema.experiment import Config
+from trinity.config.schema.explorer import RolloutModelConfig
 from trinity.config.schema.model import ModelConfig
 from trinity.errors import UserError
 from trinity.operators.selectors import refusal
 
 ANCHORS = 2
 
+USUAL_IMAGES = "images"
+"""Column of images with `enable_multimodal`, as in veRL."""
 READ_SECONDS = 1800.0
 """The trainer's shortest wait for a batch before it gives up."""
 FEEDBACK_SECONDS = 30 * 24 * 3600.0
@@ -368,10 +376,16 @@ def _resolve(
         workflow_args=taskset.workflow_args,
         reward=reward,
         reward_args=taskset.reward_fn_args,
-        format=taskset.format,
+        format=_with_images(taskset.format, config.explorer.rollout_model),
         sampling=_sampling(taskset, config.model, lengths),
         selector=selector,
     )
+
+
+def _with_images(form: FormatConfig, engine: RolloutModelConfig) -> FormatConfig:
+    if form.image_key is not None or not engine.enable_multimodal:
+        return form
+    return form.model_copy(update={"image_key": USUAL_IMAGES})
 
 
 def _default_workflow(defaults: ExplorerInput, is_eval: bool) -> str | None:

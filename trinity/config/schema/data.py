@@ -40,6 +40,10 @@ class FormatConfig(Section, frozen=False):
     """Column of the system prompt."""
     system_prompt: str | None = None
     """System prompt of rows that have none of their own."""
+    image_key: str | None = None
+    """Column of images: paths, bytes, data URLs, images of `datasets`, or a list of such. They take
+    the places of `<image>` in the texts, in order; without any, they stand before the first text of
+    the user. Images in parts of messages are read too. Null reads none."""
     messages_key: str = "message"
     """Column of the messages: a list, or its JSON text."""
     chosen_key: str = "chosen"

@@ -96,6 +96,9 @@ class RolloutModelConfig(EngineConfig):
     engine_type: Annotated[Literal["vllm", "external"], _ENGINES] = "vllm"
     """Inference engine; `external` is a model served elsewhere behind an OpenAI-compatible
     address."""
+    enable_multimodal: bool = False
+    """Tasksets without a `format.image_key` have images in the column `images` and in parts of
+    their messages."""
     sleep_level: Annotated[int, Field(ge=1, le=2)] = 1
     """With `mode: colocate`: where its weights are while the trainer has the GPU. 1: in the host's
     memory; 2: nowhere, so that they are loaded from files at each turn."""

@@ -75,6 +75,7 @@ _TABLE: Mapping[str, Mapping[str, tuple[Scope, ...]]] = {
         "ReleaseLeases": (_EXPLORER,),
         "GetTurns": (_EXPLORER,),
         "UploadBlob": (_EXPLORER,),
+        "ReadMedia": (_EXPLORER, _TRAINER, _READ),
         "WatchCommits": (_EXPLORER,),
         "BeginIncarnation": (_TRAINER,),
         "RecordVersion": (_TRAINER,),
