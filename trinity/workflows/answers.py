@@ -32,6 +32,7 @@ from typing import Any
 
 import numpy as np
 
+from trinity.data.images import images_of
 from trinity.types import Experience, JsonValue, SamplingParams
 from trinity.workflows.messages import (
     Message,
@@ -263,7 +264,9 @@ def _normalised(message: Message) -> bytes:
         for function in functions
         if isinstance(function, dict)
     ]
-    plain = [message["role"], content_of(message).strip(), told]
+    plain: list[object] = [message["role"], content_of(message).strip(), told]
+    if images := images_of([message]):
+        plain.append([image.sha256.hex() for image in images])
     return json.dumps(plain, sort_keys=True).encode()
 
 

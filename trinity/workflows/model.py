@@ -8,14 +8,14 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from trinity.errors import UserError
 from trinity.runtime.telemetry import tracing
 from trinity.runtime.tensors import tensor_of
-from trinity.types import Experience, FloatArray, JsonObject, SamplingParams
+from trinity.types import BlobRef, Experience, FloatArray, JsonObject, SamplingParams
 from trinity.workflows.answers import TurnNode
 from trinity.workflows.experience_builder import (
     CallHistory,
@@ -70,6 +70,14 @@ class CallOptions:
         return self.on_delta and partial(self.on_delta, index)
 
 
+class ImageSink(Protocol):
+    """Stores images of a tenant."""
+
+    async def put(self, content: bytes) -> BlobRef:
+        """Stores an image; raises BadImage, QuotaExceeded, Unavailable."""
+        ...
+
+
 class ModelWrapper(RatingModel):
     """The model for one attempt at a run: fixed weights, and a separate seed for each call.
 
@@ -96,6 +104,7 @@ class ModelWrapper(RatingModel):
         ratio_warnings: RatioWarnings | None = None,
         model_path: str = "",
     ) -> None:
+        self.media: ImageSink | None = None  # of requests to the model's address
         self._generator, self._tokenizer = generator, tokenizer
         self._limits = limits
         self._sampling = sampling

@@ -13,6 +13,7 @@ from services.explorer.delivery.outbox import Outbox
 from services.explorer.engine.interface import EngineDied, EngineOwnDevice, EngineTurns
 from services.explorer.engine.weight_transfer import EngineWeightReceiver
 from services.explorer.engines import LoadedStageModels
+from services.explorer.media import MediaStore
 from services.explorer.openai_api.run_turns import StageTurns
 from services.explorer.rollout.runner import AttemptRunner, DeadlineTasks, RunTimeLimit
 from services.explorer.rollout.scheduler import (
@@ -287,6 +288,7 @@ class RolloutStageFactory:
             auxiliary=job.models.auxiliary,
             processes=processes,
             turns=StageTurns(buffer=self._buffer, outbox=self._outbox),
+            media=MediaStore(self._buffer, job.key.tenant),
         )
         seconds = job.plan.config.synchronizer.sync_timeout
         error = RolloutStageFailed(

@@ -5,11 +5,13 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import cast
 from weakref import WeakKeyDictionary
 
 from services.explorer.openai_api import fields
 from services.explorer.openai_api.errors import MAX_SHOWN_CHARACTERS, InvalidApiRequest
 from services.explorer.openai_api.fields import MAX_CHOICES, MAX_LOGPROBS
+from services.explorer.openai_api.images import said_of
 from services.explorer.openai_api.response import (
     answer_fingerprint,
     finish_reason,
@@ -62,13 +64,12 @@ def _message(value: object, where: str) -> Message:
         raise InvalidApiRequest(f"`{where}` has no role", param=where)
     calls = value.get("tool_calls")
     content = value.get("content")
-    if isinstance(content, list):
-        content = "".join(_text_of(part, where) for part in content)
     if content is None and calls:
         content = ""
-    if not isinstance(content, str):
+    if not isinstance(content, str | list):
         raise InvalidApiRequest(f"`{where}.content` is not a text", param=f"{where}.content")
-    message = Message(role=value["role"], content=content)
+    said = cast(str, said_of(content, f"{where}.content"))  # parts if there are images
+    message = Message(role=value["role"], content=said)
     if calls:
         message["tool_calls"] = _calls(calls, f"{where}.tool_calls")
     if isinstance(value.get("tool_call_id"), str):
@@ -79,14 +80,6 @@ def _message(value: object, where: str) -> Message:
     if isinstance(thoughts, str) and thoughts:
         message["reasoning_content"] = thoughts
     return message
-
-
-def _text_of(part: object, where: str) -> str:
-    if not isinstance(part, dict) or not isinstance(part.get("text"), str):
-        raise InvalidApiRequest(
-            f"`{where}.content` has a part that is not a text", param=f"{where}.content"
-        )
-    return str(part["text"])
 
 
 def _calls(value: object, where: str) -> list[JsonValue]:

@@ -14,6 +14,7 @@ from services.explorer.openai_api.response import (
     usage_of,
     weights_fingerprint,
 )
+from trinity.data.images import images_of
 from trinity.types import Experience, JsonObject, JsonValue
 from trinity.workflows.experience_builder import SamplingOverrides, truncate_at_stop
 from trinity.workflows.generation import GenerationDelta, Prompt
@@ -100,7 +101,9 @@ class ChatCall:
         self.model, self.seed, self.streams = request.model, request.seed, request.streams
         self.has_logprobs = request.wants_logprobs or request.prompt_logprobs is not None
         self.json_schema = request.sampling.get("json_schema", "")
-        self.num_characters = len(json.dumps([request.messages, request.tools]))
+        has_images = bool(images_of(request.messages))  # they are loaded with a model
+        asked = [] if has_images else request.messages
+        self.num_characters = len(json.dumps([asked, request.tools]))
 
     def encode_prompts(self) -> None:
         """Encodes the messages into the tokenizer's cache."""

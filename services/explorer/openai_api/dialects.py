@@ -9,6 +9,7 @@ from typing import Protocol
 
 from services.explorer.openai_api.chat import ResponseWriter, read_request
 from services.explorer.openai_api.chat_completions import ChatCall, ChatStreamWriter
+from trinity.data.conversations import text_part
 from trinity.types import Experience, JsonObject, JsonValue
 from trinity.workflows.generation import GenerationDelta
 from trinity.workflows.model import ModelWrapper, OnIndexedDelta
@@ -169,10 +170,15 @@ def in_turns(messages: Iterable[JsonObject]) -> list[JsonObject]:
 
 
 def _join(before: JsonObject, message: JsonObject) -> None:
-    for key in ("content", "reasoning_content"):
-        texts = [str(part[key]) for part in (before, message) if part.get(key)]
-        if texts or key == "content":
-            before[key] = "\n\n".join(texts)
+    said = [own for part in (before, message) if (own := part.get("content"))]
+    if any(isinstance(own, list) for own in said):
+        parts = [own if isinstance(own, list) else [text_part(str(own))] for own in said]
+        before["content"] = [part for own in parts for part in own]
+    else:
+        before["content"] = "\n\n".join(map(str, said))
+    thoughts = [str(own) for part in (before, message) if (own := part.get("reasoning_content"))]
+    if thoughts:
+        before["reasoning_content"] = "\n\n".join(thoughts)
     calls: list[JsonValue] = []
     for part in (before, message):
         found = part.get("tool_calls")

@@ -18,15 +18,18 @@ from services.explorer.openai_api.completions import CompletionCall, read_comple
 from services.explorer.openai_api.dialects import CountCall, ExchangeCall
 from services.explorer.openai_api.errors import (
     INVALID,
+    InvalidApiRequest,
     error_body,
     error_response,
     json_response,
     response_for_error,
 )
+from services.explorer.openai_api.images import RequestImages
 from services.explorer.openai_api.messages import MessagesExchange
 from services.explorer.openai_api.responses import ResponsesExchange
 from services.explorer.openai_api.schemas import SchemaChecker
 from services.explorer.openai_api.tokens import TokensCall
+from trinity.data.images import EncodedImage
 from trinity.runtime.threads import DaemonThreads, is_being_cancelled
 from trinity.types import Experience, JsonObject, JsonValue
 from trinity.workflows.generation import GenerationDelta
@@ -229,6 +232,7 @@ class ApiHandler:
 
     writer: ResponseWriter
     bodies: BodyReader = field(default_factory=BodyReader)
+    images: RequestImages = field(default_factory=RequestImages)
     schemas: SchemaChecker | None = None
     """Checks schemas before the model's engine compiles them, if the model has an engine here."""
     threads: DaemonThreads = field(
@@ -242,9 +246,11 @@ class ApiHandler:
         model: ModelWrapper | None = None
         events: EventStream | None = None
         try:
-            call = read(await self.bodies.read_json(request), self.writer)
+            body, images = await self.images.taken(await self.bodies.read_json(request))
+            call = read(body, self.writer)
             await self._prepare(call)
             async with borrow(call) as model:
+                await _store(images, model)
                 if call.streams:
                     events = EventStream(call.stream_writer(model), send)
                     await events.send_answer()
@@ -278,6 +284,18 @@ class ApiHandler:
             return json_response(write())
 
         return await self.threads.run_in_thread(respond) if beside_the_loop else respond()
+
+
+async def _store(images: Sequence[EncodedImage], model: ModelWrapper) -> None:
+    """Stores the images of a request, whose messages have their hashes.
+
+    Raises: InvalidApiRequest for a model without a place for them; QuotaExceeded; Unavailable.
+    """
+    if images and model.media is None:
+        raise InvalidApiRequest("the request has an image, and this model takes texts alone")
+    for image in images:
+        assert model.media is not None
+        await model.media.put(image.content)
 
 
 def attempt_gone() -> Response:

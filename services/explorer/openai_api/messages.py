@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from services.explorer.openai_api.dialects import ChatAnswer, in_turns
 from services.explorer.openai_api.errors import InvalidApiRequest, messages_error
+from services.explorer.openai_api.images import said_of
 from trinity.runtime.logs import RateLimitedLog
 from trinity.types import JsonObject, JsonValue
 
@@ -100,6 +101,7 @@ def _block(block: JsonValue, where: str) -> JsonObject:
     """Returns a block whose parts are of the right types, with the result of a tool as a text."""
     kinds: Mapping[object, Mapping[str, type]] = {
         "text": {"text": str},
+        "image": {"sha256": str},
         "thinking": {"thinking": str},
         "redacted_thinking": {},
         "tool_use": {"id": str, "name": str, "input": dict},
@@ -115,9 +117,7 @@ def _block(block: JsonValue, where: str) -> JsonObject:
         if not isinstance(block.get(key), needed):
             raise InvalidApiRequest(f"`{where}.{key}` is missing or not right", param=where)
     if kind == "tool_result":
-        content = block.get("content") or ""
-        texts = [content] if isinstance(content, str) else _texts(content, f"{where}.content")
-        return {**block, "content": "\n".join(texts)}
+        return {**block, "content": said_of(block.get("content") or "", f"{where}.content", "\n")}
     return block
 
 
@@ -141,8 +141,9 @@ def _of_user(blocks: Sequence[JsonObject], role: str) -> Iterator[JsonObject]:
         if block["type"] == "tool_result":
             answered, content = block["tool_use_id"], block["content"]
             yield {"role": "tool", "tool_call_id": answered, "content": content}
-    if any(block["type"] == "text" for block in blocks):
-        yield {"role": role, "content": _joined(blocks, "text")}
+    said: list[JsonValue] = [block for block in blocks if block["type"] in ("text", "image")]
+    if said:
+        yield {"role": role, "content": said_of(said, role, "\n\n")}
 
 
 def _of_assistant(blocks: Sequence[JsonObject]) -> Iterator[JsonObject]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from services.explorer.openai_api.errors import InvalidApiRequest
+from services.explorer.openai_api.images import said_of
 from trinity.runtime.logs import RateLimitedLog
 from trinity.types import JsonObject, JsonValue
 
@@ -16,7 +17,6 @@ _limited = RateLimitedLog(logging.getLogger(__name__))
 MAX_KEPT_CHARACTERS = 64 << 20
 """The oldest chats are forgotten first."""
 ROLES = {"developer": "system"}
-TEXTS = ("input_text", "output_text", "text", "reasoning_text", "summary_text")
 FREE_TEXT: JsonObject = {
     "type": "object",
     "properties": {"input": {"type": "string"}},
@@ -130,16 +130,16 @@ def _message(item: JsonObject, where: str) -> JsonObject:
     match kind:
         case "message":
             role = str(item.get("role"))
-            text = _text(item.get("content"), f"{where}.content")
-            return {"role": ROLES.get(role, role), "content": text}
+            said = said_of(item.get("content"), f"{where}.content", "\n")
+            return {"role": ROLES.get(role, role), "content": said}
         case "reasoning":
-            thoughts = _text(item.get("content") or item.get("summary") or "", where)
+            thoughts = said_of(item.get("content") or item.get("summary") or "", where, "\n")
             return {"role": "assistant", "content": "", "reasoning_content": thoughts}
         case "function_call" | "custom_tool_call":
             return {"role": "assistant", "content": "", "tool_calls": [_call(item, where)]}
         case "function_call_output" | "custom_tool_call_output":
-            text = _text(item.get("output"), f"{where}.output")
-            return {"role": "tool", "tool_call_id": str(item.get("call_id")), "content": text}
+            said = said_of(item.get("output"), f"{where}.output", "\n")
+            return {"role": "tool", "tool_call_id": str(item.get("call_id")), "content": said}
     raise InvalidApiRequest(
         f"`{where}` is of type {kind!r:.60}: messages, thoughts, calls of functions and their "
         "results are read",
@@ -160,16 +160,6 @@ def _call(item: JsonObject, where: str) -> JsonObject:
         "type": "function",
         "function": {"name": seen, "arguments": arguments},
     }
-
-
-def _text(value: JsonValue, where: str) -> str:
-    parts = [{"type": "text", "text": value}] if isinstance(value, str) else value
-    found = []
-    for part in parts if isinstance(parts, list) else [None]:
-        if not isinstance(part, dict) or part.get("type") not in TEXTS:
-            raise InvalidApiRequest(f"`{where}` has a part that is not a text", param=where)
-        found.append(str(part.get("text")))
-    return "\n".join(found)
 
 
 class Chats(Protocol):

@@ -9,6 +9,7 @@ from services.explorer.clients.buffer import ExplorerBufferClient
 from services.explorer.delivery.outbox import Outbox
 from services.explorer.types import Attempt, ResultReport
 from trinity.api.v1.experience_pb2 import SessionTurn
+from trinity.data.images import images_of
 from trinity.errors import Unavailable
 from trinity.runtime.retry import Retry
 from trinity.runtime.session_ids import session_id
@@ -96,5 +97,6 @@ class RunTurns:
             prompt_sha256=turn.prompt_sha256,
             ordinal=turn.ordinal,
             payload=encode_payload(turn),
+            media_sha256=[image.sha256 for image in images_of(turn.messages)],
         )
         return self.stage.send(self.session_id, message)

@@ -32,6 +32,7 @@ from services.explorer.openai_api.handler import (
     model_list,
     named_model,
 )
+from services.explorer.openai_api.images import RequestImages
 from services.explorer.openai_api.schemas import SchemaChecker
 from services.explorer.openai_api.session import Session
 from services.explorer.openai_api.tools import ResponseParsers
@@ -81,6 +82,7 @@ class AttemptApiServer:
                 template_kwargs=template_kwargs or {},
             ),
             schemas=schemas,
+            images=RequestImages(rollout.allowed_media_domains),
         )
         self._rollout = rollout
         self._key = rollout.api_key if rollout.has_own_key else secrets.token_urlsafe(TOKEN_BYTES)

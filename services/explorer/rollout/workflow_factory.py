@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from services.explorer.engines import LoadedModel
+from services.explorer.media import MediaStore
 from services.explorer.openai_api.run_turns import StageTurns
 from services.explorer.openai_api.session import Session
 from services.explorer.rollout.isolated_workflows import (
@@ -117,8 +118,10 @@ class WorkflowFactory:
         auxiliary: Sequence[LoadedModel] = (),
         processes: UserProcessPool | None = None,
         turns: StageTurns | None = None,
+        media: MediaStore | None = None,
     ) -> None:
         self._plan = plan
+        self._media = media
         self._turns = turns
         self.part_use = PartUse(plan)
         self._processes = processes
@@ -267,6 +270,7 @@ class WorkflowFactory:
             ratio_warnings=None if taskset.is_eval else self._ratio_warnings,
             model_path=plan.model_path,
         )
+        model.media = self._media
         if self._api is not None:
             model.enable_api(self._open_session(self._api, attempt, model))
         return model

@@ -12,6 +12,7 @@ from pathlib import Path
 from services.explorer.engines import LoadedModel, LoadedStageModels
 from services.explorer.openai_api.chat import ResponseWriter
 from services.explorer.openai_api.handler import ApiHandler
+from services.explorer.openai_api.images import RequestImages
 from services.explorer.serving.access import ServingAccessPolicy, read_or_create_key
 from services.explorer.serving.pool import ModelBorrower, ServingPool
 from services.explorer.serving.server import ModelServer
@@ -287,7 +288,11 @@ def _build_server(
         port=plan.config.explorer.proxy_port,
         pool=pool,
         borrower=ModelBorrower(plan=plan, pool=pool, tokenizer=model.tokenizer, names=names),
-        handler=ApiHandler(writer=writer, schemas=model.schemas),
+        handler=ApiHandler(
+            writer=writer,
+            schemas=model.schemas,
+            images=RequestImages(plan.config.explorer.rollout_model.allowed_media_domains),
+        ),
         names=names,
         table=ConnectionTable(HttpLimits.from_open_files()),
     )

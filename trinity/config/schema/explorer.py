@@ -49,6 +49,9 @@ class EngineConfig(Section):
     """No compiled graphs."""
     enable_prefix_caching: bool = True
     """Prompts with a common prefix share their cache."""
+    allowed_media_domains: tuple[str, ...] = ()
+    """Hosts from which images are fetched that requests to the address of a run, or to a served
+    model, name by a link; never at private addresses. Images in data URLs are always taken."""
     extra_engine_args: Args = Field(default_factory=dict)
     """Arguments passed to the engine as they are, such as `max_num_seqs`."""
     ignore_eos: bool = False
