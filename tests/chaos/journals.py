@@ -8,6 +8,7 @@ from services.explorer.delivery.outbox import RESULTS_FIELD
 from tests.chaos.folder import FaultsFolder
 from tests.chaos.patching import Function, patch
 from tests.chaos.snapshot import DATA
+from tests.support.model_free.model import read_digest
 from trinity.api.v1.experience_pb2 import RunResult
 from trinity.errors import ManifestError
 from trinity.weights.manifest import MANIFEST_NAME, verify
@@ -53,11 +54,13 @@ def keep_loads(folder: FaultsFolder) -> None:
             await original(self, directory)
             sha256 = hashlib.sha256((directory / MANIFEST_NAME).read_bytes()).digest()
             line = {"path": str(directory), "manifest_sha256": sha256.hex()}
+            line["digest"] = read_digest(directory).hex()
             folder.log(LOADS, {**line, "is_intact": is_intact(directory, sha256)})
 
         return load_weights
 
     patch("tests.support.model_free.engine:HashEngine.load_weights", wrap)
+    patch("tests.support.model_free.slots:SlotEngine.load_weights", wrap)
 
 
 class _Keeping:

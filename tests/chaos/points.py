@@ -77,6 +77,7 @@ CALLS = "servicer.trainer_calls:TrainerRpcs"
 RANK_TURNS = "rank.device_turns:SharedDevice"
 ENGINE_TURNS = "engine.turns:EngineSharedDevice"
 EXPERIMENT = "control.experiment:ExperimentRunner"
+IN_FLIGHT = "engine.in_flight:InFlightEngine"
 ALL = (
     # A result: stored, committed, acknowledged.
     _buffer("results-fetched", "ingest.ingest:Ingest.store_messages", when="before"),
@@ -172,6 +173,11 @@ ALL = (
         "engine.weight_transfer:EngineWeightReceiver._request_slot",
         in_campaign=False,
     ),
+    # Weights amid requests: paused; loaded, not resumed; resumed, no span taken up; one of two.
+    _explorer("engine-paused", f"{IN_FLIGHT}._pause", variety="in_flight"),
+    _explorer("swap-loaded", f"{IN_FLIGHT}._resume", when="before", variety="in_flight"),
+    _explorer("swap-resumed", f"{IN_FLIGHT}._resume", variety="in_flight"),
+    _explorer("engine-swapped", f"{IN_FLIGHT}.load_weights", variety="in_flight"),
     # A device by turns: wanted, taken, left, let go; the engine's side; what is told of it.
     _rank("device-wanted", f"{RANK_TURNS}._wait_and_take", when="before", in_campaign=False),
     _rank("device-taken", f"{RANK_TURNS}._wait_and_take", in_campaign=False),

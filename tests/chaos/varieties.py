@@ -13,12 +13,14 @@
 | offset, explorer_driven, ... | weights that are chosen in another way: no promise which |
 | sink_file, sink_sqlite, sink_sql | experiences that are written elsewhere too, each once |
 | alone | one task a step: how soon a process is back at work that has next to none |
+| in_flight | weights that change amid requests: each token was drawn by those that its span names |
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -27,12 +29,18 @@ from pydantic import JsonValue
 from tests.chaos import sinks
 from tests.chaos.arena import Arena
 from tests.chaos.checks import Findings, findings
+from tests.chaos.journals import LOADS
 from tests.chaos.retrained import differences, retrain
 from tests.chaos.snapshot import Evaluation, Snapshot
 from tests.support.model_free.experiment import experiment_plan, final_weights
+from tests.support.model_free.model import read_digest
+from tests.support.model_free.slots import SLOTS, wrong_tokens
 from trinity.api.v1 import synchronizer_pb2 as pb
+from trinity.api.v1.experience_pb2 import Experience as Content
 from trinity.config.plan.parts import StoredRollouts
 from trinity.config.plan.stage_plan import ExperimentPlan
+from trinity.data.codec import experience_from_proto
+from trinity.types import Experience, VersionSpan
 
 NUM_STEPS = 8
 EXPLORED_STEPS = 4
@@ -54,6 +62,9 @@ REPLAY: JsonValue = {
 }
 
 
+STORED_CONTENTS = "SELECT body FROM buffer.payload WHERE experiment_id = %s"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Played:
     """What came of an experiment."""
@@ -62,6 +73,8 @@ class Played:
     found: Findings
     num_repeated_steps: int = 0
     """Steps that more than one life of a trainer trained."""
+    num_swaps: int = 0
+    """Versions that an engine took amid its requests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +85,7 @@ class Play:
     name: str
     expected: str = ""
     end_seconds: float
+    num_steps: int = NUM_STEPS
 
     async def one(
         self,
@@ -105,7 +119,7 @@ class Play:
     ) -> tuple[pb.Experiment, Snapshot]:
         """The same, with what is on record of it."""
         ended = await self.arena.run(
-            name, num_steps=NUM_STEPS, end_seconds=self.end_seconds, **changes
+            name, num_steps=self.num_steps, end_seconds=self.end_seconds, **changes
         )
         weights = expected or final_weights(ended)
         snapshot = await asyncio.to_thread(self.arena.snapshot_when_up, ended, weights)
@@ -222,6 +236,56 @@ def _version_of(one: Evaluation) -> int:
     return one.version
 
 
+async def _in_flight(play: Play) -> Played:
+    """Timing decides which weights draw a token, so no two end in the same ones."""
+    plan = experiment_plan(
+        play.arena.root / play.name / SLOTS,
+        name=play.name,
+        num_tasks=16,
+        model={"max_prompt_tokens": 100, "max_response_tokens": 200, "max_model_len": 300},
+        buffer={"total_steps": play.num_steps},
+        explorer={
+            "eval_on_startup": False,
+            "max_inflight_batches": 4,
+            "rollout_model": {"engine_num": 2},
+        },
+        synchronizer={"sync_style": "fully_async"},
+    )
+    ended = await play.arena.run_plan(plan, end_seconds=play.end_seconds)
+    weights = final_weights(ended)
+    snapshot = await asyncio.to_thread(play.arena.snapshot_when_up, ended, weights)
+    played = _played(snapshot)
+    lies = await asyncio.to_thread(_wrong_spans, play.arena, ended, Path(plan.stages[0].model_path))
+    found = {**played.found, **({"tokens_are_their_spans": lies} if lies else {})}
+    return replace(played, found=found, num_swaps=len(snapshot.loads))
+
+
+def _wrong_spans(arena: Arena, ended: pb.Experiment, model: Path) -> list[str]:
+    """Samples with tokens that the weights of their span would not have drawn."""
+    digests = {
+        Path(line["path"]).name: bytes.fromhex(line["digest"])
+        for line in arena.folder.read(LOADS)
+        if line["path"].startswith(f"{model.parent}/")
+    }
+
+    def digest_of(span: VersionSpan) -> bytes:
+        start = {} if span.version else {"v0": read_digest(model)}
+        return digests.get(f"v{span.version}-{span.incarnation}") or start["v0"]
+
+    with psycopg.connect(arena.secret("buffer-postgres-dsn")) as connection:
+        bodies = connection.execute(STORED_CONTENTS, [ended.id]).fetchall()
+    samples = [experience_from_proto(Content.FromString(body)) for (body,) in bodies]
+    assert any(len(sample.version_spans) > 1 for sample in samples), "no weights came amid requests"
+    wrong = [(sample.eid, _num_wrong(sample, digest_of)) for sample in samples]
+    return [f"{number} tokens of {eid} lie about their weights" for eid, number in wrong if number]
+
+
+def _num_wrong(sample: Experience, digest_of: Callable[[VersionSpan], bytes]) -> int:
+    assert sample.sampling is not None
+    tokens, begin = sample.sequence.tokens.tolist(), sample.sequence.prompt_length
+    return wrong_tokens(tokens, begin, sample.version_spans, sample.sampling.seed, digest_of)
+
+
 def _taken_wrongly(arena: Arena, looked: pb.Experiment, taker: pb.Experiment) -> list[str]:
     """Experiences that were not trained on once, or that their own run would not know again."""
     ids = {"source": looked.id, "taker": taker.id}
@@ -267,6 +331,7 @@ UNORDERED: Mapping[str, Callable[[Play], Awaitable[Played]]] = {
         style: partial(_unordered, sync_style=style)
         for style in ("explorer_driven", "trainer_driven")
     },
+    "in_flight": _in_flight,
 }
 VARIETIES: Mapping[str, Callable[[Play], Awaitable[Played]]] = {
     "visited": _visited,

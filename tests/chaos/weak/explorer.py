@@ -50,3 +50,17 @@ def take_any(_: Function) -> Function:
 def draw_anew(_: Function) -> Function:
     """Draw a run's seeds from nowhere."""
     return lambda _self, _call: secrets.randbits(63)
+
+
+def go_on(_: Function) -> Function:
+    """Replace weights while tokens are drawn, or count those that have arrived by chance."""
+
+    async def do_nothing(self: Any) -> None:
+        del self
+
+    return do_nothing
+
+
+def keep_caches(_: Function) -> Function:
+    """Go on with the keys and values of older weights."""
+    return lambda _self: None

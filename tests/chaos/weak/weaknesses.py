@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from tests.chaos.patching import Function
 from tests.chaos.points import Process
 
+SLOT_ENGINE = "tests.support.model_free.slots:SlotEngine"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weakness:
@@ -86,5 +88,18 @@ WEAKNESSES = (
     _weakness("stored-order", "buffer", "operations.retrain:load_items", "shuffle_items"),
     _weakness(
         "files-before-row", "rank", "checkpoints.checkpoints:CheckpointStore.write", "promise_files"
+    ),
+    _weakness("requests-paused", "explorer", "engine.in_flight:InFlightEngine._pause", "go_on"),
+    Weakness(
+        protection="counted-behind-the-fence",
+        process="explorer",
+        target=f"{SLOT_ENGINE}._arrivals",
+        weak=_later("explorer", "go_on"),
+    ),
+    Weakness(
+        protection="computed-again",
+        process="explorer",
+        target=f"{SLOT_ENGINE}._drop_caches",
+        weak=_later("explorer", "keep_caches"),
     ),
 )

@@ -2,7 +2,7 @@
 
 import asyncio
 from pathlib import Path
-from typing import cast
+from typing import Literal, cast
 
 import numpy as np
 import pytest
@@ -10,6 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from services.explorer.engine.in_flight import InFlightEngine, PausingEngine
+from services.explorer.engine.vllm import VllmEngine
 from services.explorer.engine.weight_transfer import WeightLoader
 from services.explorer.types import WeightsId, WeightsVersion
 from tests.integration.explorer.conftest import END, MAX_MODEL_LEN, SharedEngines
@@ -68,6 +69,33 @@ def drawn_by_transformers(model: Path, response: list[int]) -> FloatArray:
     logprobs_TV = torch.log_softmax(logits_TV, dim=-1)
     found: FloatArray = logprobs_TV.gather(1, torch.tensor(response)[:, None])[:, 0].numpy()
     return found
+
+
+async def test_tokens_after_a_cache_of_older_weights_are_of_no_weights(
+    engines: SharedEngines, models: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The control: with a cache that is kept, the comparison below fails."""
+    engine = cast(VllmEngine, await engines.get())
+    pause = engine._engine.pause_generation
+
+    async def keep_cache(*, mode: Literal["keep"], clear_cache: bool) -> None:
+        del clear_cache
+        await pause(mode=mode, clear_cache=False)
+
+    monkeypatch.setattr(engine._engine, "pause_generation", keep_cache)
+    part = InFlightEngine(engine, WeightsId(version=0, incarnation=1))
+    loader = WeightLoader(part, loaded=weights_of(0, models), in_flight=[part])
+    answers = await generate_with_swaps(part, loader, models)
+    await engine._engine.reset_prefix_cache()
+    off = [
+        np.abs(drawn_by_transformers(model, answer.token_ids) - answer.logprobs)
+        for answer in answers
+        for model in models
+    ]
+    for number, answer in enumerate(answers):
+        *_, last = answer.version_spans
+        own = off[2 * number + last.version % 2][last.start : last.end]
+        assert own.max() > 10 * TOLERANCE
 
 
 async def test_each_token_has_the_log_probability_of_its_spans_weights(

@@ -5,14 +5,14 @@ import hashlib
 import os
 import random
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from services.explorer.engine.interface import EngineOptions
 from tests.support.model_free.model import read_digest
 from tests.support.said import said_logprob
-from trinity.types import FinishReason, SamplingParams
+from trinity.types import FinishReason, SamplingParams, VersionSpan
 from trinity.weights.offer import Receivers, ReceiverSlot
 from trinity.workflows.generation import Generation, GenerationDelta, OnDelta, Scores
 
@@ -22,12 +22,35 @@ SPREAD = 1.0
 END_TOKEN = 0
 JOURNAL_VARIABLE = "TRINITY_TEST_SLOTS_JOURNAL"
 """A file, which gets a line for each load: the directory and the digest of its weights."""
+TICK_SECONDS = 0.005
+SLOTS = "slots"
+"""A folder: where engines are chosen by their model, one in it has this engine."""
 
 
 def slot_token(digest: bytes, prefix: Sequence[int], seed: int) -> int:
     """The token after a prefix: anybody can compute it again."""
     text = f"{digest.hex()}{list(prefix)}{seed}".encode()
     return 97 + hashlib.sha256(text).digest()[0] % 26
+
+
+def wrong_tokens(
+    tokens: Sequence[int],
+    prompt_length: int,
+    spans: Sequence[VersionSpan],
+    seed: int,
+    digest_of: Callable[[VersionSpan], bytes],
+) -> int:
+    """Counts the tokens that the weights of their span would not have drawn.
+
+    The last one says that the response has ended, by whatever weights.
+    """
+    return sum(
+        tokens[place] != slot_token(digest_of(span), tokens[:place], seed)
+        for span in spans
+        for place in range(
+            prompt_length + span.start, min(prompt_length + span.end, len(tokens) - 1)
+        )
+    )
 
 
 def slot_length(prompt: Sequence[int], seed: int) -> int:
@@ -44,6 +67,8 @@ class SlotRequest:
     seed: int
     length: int
     on_delta: OnDelta | None
+    cache: bytes | None = None
+    """The weights that its prefix was computed with; None until it is."""
     drawn: list[int] = field(default_factory=list)
     """By the core."""
     arrived: list[int] = field(default_factory=list)
@@ -58,8 +83,8 @@ class SlotEngine:
 
     def __init__(self, digest: bytes, *, slots: int = 64, tick_seconds: float = 0.0) -> None:
         self.digest = digest
-        self.is_fenced = True
-        """False counts tokens while some are on their way: spans are wrong then."""
+        self._caches: dict[tuple[int, ...], bytes] = {}
+        """By prompt, the weights that it was computed with."""
         self._slots = slots
         self._tick_seconds = tick_seconds
         self._running: list[SlotRequest] = []
@@ -98,11 +123,10 @@ class SlotEngine:
         return Scores(logprobs=[-1.0] * (len(token_ids) - 1))
 
     async def pause_requests(self) -> None:
-        """Stops the core, and lets what is on its way arrive."""
+        """Stops the core, drops what it has computed, and lets what is on its way arrive."""
         self._is_paused = True
-        while self.is_fenced and self._on_the_way:
-            self._deliver()
-            await asyncio.sleep(0)
+        self._drop_caches()
+        await self._arrivals()
 
     async def resume_requests(self) -> None:
         """Notes the tokens so far, and goes on."""
@@ -112,7 +136,6 @@ class SlotEngine:
 
     async def load_weights(self, directory: Path) -> None:
         """Takes the digest of published weights, which is all that they are."""
-        assert self._is_paused or not self._running, "weights changed under a run"
         self.digest = read_digest(directory)
         if journal := os.environ.get(JOURNAL_VARIABLE):
             with open(journal, "a") as lines:  # noqa: ASYNC230  # one line of a test
@@ -132,6 +155,16 @@ class SlotEngine:
         if self._core is not None:
             self._core.cancel()
 
+    def _drop_caches(self) -> None:
+        self._caches.clear()
+        for request in self._running:
+            request.cache = None
+
+    async def _arrivals(self) -> None:
+        while self._on_the_way:
+            self._deliver()
+            await asyncio.sleep(0)
+
     async def _generate_all(self) -> None:
         while True:
             await asyncio.sleep(self._tick_seconds)
@@ -146,10 +179,19 @@ class SlotEngine:
             if len(request.drawn) < request.length:
                 prefix = [*request.prompt, *request.drawn]
                 is_last = len(request.drawn) == request.length - 1
-                token = END_TOKEN if is_last else slot_token(self.digest, prefix, request.seed)
+                digest = self._digest_over_cache(request)
+                token = END_TOKEN if is_last else slot_token(digest, prefix, request.seed)
                 request.drawn.append(token)
-                request.logprobs.append(said_logprob(token, len(prefix), self.digest[0]))
+                request.logprobs.append(said_logprob(token, len(prefix), digest[0]))
                 self._on_the_way.append((request, token))
+
+    def _digest_over_cache(self, request: SlotRequest) -> bytes:
+        """The weights, unless they follow keys and values of others: those are no weights' own."""
+        if request.cache is None:
+            request.cache = self._caches.setdefault(tuple(request.prompt), self.digest)
+        if request.cache == self.digest:
+            return self.digest
+        return hashlib.sha256(request.cache + self.digest).digest()
 
     def _deliver(self, num_left: int = 0) -> None:
         while len(self._on_the_way) > num_left:
@@ -164,4 +206,4 @@ class SlotEngine:
 
 async def start_slot_engine(options: EngineOptions) -> SlotEngine:
     """A `StartEngine`."""
-    return SlotEngine(read_digest(Path(options.model_path)), tick_seconds=0.005)
+    return SlotEngine(read_digest(Path(options.model_path)), tick_seconds=TICK_SECONDS)

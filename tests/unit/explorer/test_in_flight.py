@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -11,7 +11,7 @@ from services.explorer.engine.in_flight import InFlightEngine, spans_of
 from services.explorer.engine.interface import EnginePool
 from services.explorer.engine.weight_transfer import WeightLoader
 from services.explorer.types import WeightsId, WeightsVersion
-from tests.support.model_free.slots import SlotEngine, slot_token
+from tests.support.model_free.slots import SlotEngine, wrong_tokens
 from trinity.types import FinishReason, SamplingParams, VersionSpan
 from trinity.workflows.generation import Generation
 
@@ -41,16 +41,6 @@ class Weights:
         )
 
 
-def wrong_tokens(prompt: Sequence[int], seed: int, answer: Generation) -> int:
-    """Counts the tokens that the weights of their span would not have drawn."""
-    wrong = 0
-    for span in answer.version_spans:
-        for place in range(span.start, min(span.end, len(answer.token_ids) - 1)):
-            prefix = [*prompt, *answer.token_ids[:place]]
-            wrong += answer.token_ids[place] != slot_token(digest_of(span.version), prefix, seed)
-    return wrong
-
-
 async def swap_amid_requests(
     engines: Sequence[SlotEngine], weights: Weights, num_swaps: int
 ) -> tuple[int, int, set[int]]:
@@ -68,7 +58,13 @@ async def swap_amid_requests(
             prompt, seed = [numbers.randrange(97, 123) for _ in range(4)], numbers.randrange(1000)
             answer = await pool.generate(prompt, SamplingParams(max_tokens=200, seed=seed))
             assert answer.version_spans[-1].end == len(answer.token_ids)
-            found[0] += wrong_tokens(prompt, seed, answer)
+            found[0] += wrong_tokens(
+                [*prompt, *answer.token_ids],
+                len(prompt),
+                answer.version_spans,
+                seed,
+                lambda span: digest_of(span.version),
+            )
             found[1] += len(answer.version_spans) > 1
             seen.update(span.version for span in answer.version_spans)
 
@@ -101,13 +97,22 @@ async def test_engines_swap_one_after_the_other(monkeypatch: pytest.MonkeyPatch)
     assert (wrong, several > 10) == (0, True)
 
 
-async def test_a_count_before_the_last_tokens_arrived_is_found(
-    monkeypatch: pytest.MonkeyPatch,
+async def _never() -> None:
+    """Takes the place of a pause, or of a fence."""
+
+
+@pytest.mark.parametrize(
+    ("protection", "weak"),
+    [("pause_requests", _never), ("_arrivals", _never), ("_drop_caches", lambda: None)],
+    ids=["paused", "counted behind the fence", "computed again"],
+)
+async def test_without_its_protection_spans_are_wrong(
+    monkeypatch: pytest.MonkeyPatch, protection: str, weak: Callable[[], object]
 ) -> None:
-    """The control: the check above sees spans that are wrong."""
+    """The controls: the check above sees them."""
     weights = Weights(monkeypatch)
     engine = SlotEngine(digest_of(0))
-    engine.is_fenced = False
+    monkeypatch.setattr(engine, protection, weak)
     wrong, _, _ = await swap_amid_requests([engine], weights, 60)
     assert wrong > 0
 
