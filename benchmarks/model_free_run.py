@@ -1,5 +1,6 @@
 """An experiment over a stack without a model, and when its train steps were reported."""
 
+from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
 
@@ -23,14 +24,22 @@ STEP_TASKS, REPEATS = 32, 8
 STEP_RUNS = STEP_TASKS * REPEATS
 
 
-def steady_plan(root: Path, num_steps: int, **explorer: JsonValue) -> ExperimentPlan:
+ONE_AHEAD: dict[str, JsonValue] = {"sync_interval": 1, "sync_offset": 1}
+
+
+def steady_plan(
+    root: Path,
+    num_steps: int,
+    synchronizer: Mapping[str, JsonValue] = ONE_AHEAD,
+    **explorer: JsonValue,
+) -> ExperimentPlan:
     """Steps of 32 tasks with eight runs each, rolled out while the step before is trained."""
     return experiment_plan(
         root,
         num_tasks=STEP_TASKS * num_steps,
         algorithm={"algorithm_type": "grpo", "repeat_times": REPEATS},
         buffer={"total_steps": num_steps, "batch_size": STEP_TASKS},
-        synchronizer={"sync_interval": 1, "sync_offset": 1},
+        synchronizer=dict(synchronizer),
         explorer={"runner_per_model": 64, **explorer},
         trainer={"save_interval": 0},
     )
