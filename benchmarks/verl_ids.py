@@ -41,7 +41,7 @@ def main() -> None:
     for file, blob, clone in sorted(blobs):
         if file in FILES:
             text = git(clone, "cat-file", "blob", blob)
-            for name, (_, number) in functions_of(text).items():
+            for name, number in functions_of(text).items():
                 found[Path(file).name, name].add(number)
     rows = [" ".join((*key, *sorted(numbers))) for key, numbers in sorted(found.items())]
     (_FOLDER / "function_ids.txt").write_text("\n".join(rows) + "\n")

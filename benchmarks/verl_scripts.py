@@ -15,6 +15,7 @@ differ from all versions of veRL's: otherwise it is clean by its keys alone.
 """
 
 import argparse
+import os
 import re
 import tempfile
 from collections import Counter
@@ -24,6 +25,7 @@ from pathlib import Path
 
 from trinity.config.check import check_file
 from trinity.errors import UserError
+from trinity.plugins import PLUGIN_DIRS_VARIABLE
 from trinity.verl.convert import Converted, convert
 from trinity.verl.settings import read_starts
 from trinity.verl.shell.variables import UNKNOWN
@@ -146,6 +148,9 @@ def _mistakes(converted: Converted) -> Iterator[str]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "run.yaml"
         path.write_text(converted.yaml, encoding="utf-8")
+        for name, text in converted.parts.items():
+            (path.parent / name).write_text(text, encoding="utf-8")
+        os.environ[PLUGIN_DIRS_VARIABLE] = folder
         report = check_file(path)
     yield from report.errors
     for notice in report.reading.planned if report.reading else ():

@@ -120,7 +120,7 @@ class GraderPool:
         """Ends the processes that are idle."""
         if self._idle:
             stopping = asyncio.run_coroutine_threadsafe(self._stop_idle(), _loop())
-            with suppress(TimeoutError):  # a fork of this process has no thread of theirs
+            with suppress(TimeoutError):  # a fork of this process lacks their threads
                 stopping.result(STOP_SECONDS)
 
     async def _grade(self, question: Message) -> bool:

@@ -215,15 +215,15 @@ def use_copy(folder: Path) -> None:
         sys.meta_path.insert(0, _Finder(str(folder)))
 
 
-class _Stub(ModuleType):
+class Stub(ModuleType):
     """A module or an attribute of a package that is not there: it raises when it is used."""
 
     __path__ = []  # noqa: RUF012  # as ModuleType has it
 
-    def __getattr__(self, name: str) -> "_Stub":
+    def __getattr__(self, name: str) -> "Stub":
         if name.startswith("__"):
             raise AttributeError(name)
-        return _Stub(f"{self.__name__}.{name}")
+        return Stub(f"{self.__name__}.{name}")
 
     def __call__(self, *arguments: object, **_: object) -> object:
         decorated = arguments[0] if len(arguments) == 1 and callable(arguments[0]) else None
@@ -231,13 +231,16 @@ class _Stub(ModuleType):
             return decorated  # a decorator, such as `ray.remote`
         return _refuse(self.__name__)
 
+    def __or__(self, _: object) -> "Stub":
+        return self
+
     def __mro_entries__(self, _: tuple[object, ...]) -> tuple[type, ...]:
         return ()
 
 
 def _refuse(name: str) -> NoReturn:
     raise RuntimeError(
-        f"{name} belongs to a trainer or an engine, which a reward of a copy of veRL cannot use"
+        f"{name} belongs to a trainer or an engine, which a part of a copy of veRL cannot use"
     )
 
 
@@ -258,7 +261,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
-        return _Stub(spec.name)
+        return Stub(spec.name)
 
     def exec_module(self, module: ModuleType) -> None:
         del module

@@ -8,7 +8,7 @@ from pathlib import Path
 from trinity.errors import UserError
 from trinity.verl.defaults import apply_defaults
 from trinity.verl.fork_code import SWITCHES, is_switch, lines_read, where_read
-from trinity.verl.fork_functions import functions_that_act
+from trinity.verl.fork_functions import functions_that_act, subtracts_kl
 from trinity.verl.key_table import find_row, near_key
 from trinity.verl.row import TRAINER_CONFIG, KeyConversion, KeyRow
 from trinity.verl.rules.agents import convert_agents
@@ -300,8 +300,13 @@ def _report_functions(work: Conversion) -> None:
         return
     estimator = str(work.settings.peek("algorithm.adv_estimator") or "gae")
     loss = str(work.settings.peek(LOSS_MODE) or "vanilla")
-    own = functions_that_act(work.checkout.folder, estimator, loss)
-    work.report.changed += [function.text for function in own]
+    if work.settings.peek(f"{ACTOR}.use_kl_loss") is True and subtracts_kl(work.checkout.folder):
+        work.report.changed.append(
+            "`update_policy` (verl/workers/actor/dp_actor.py) subtracts the KL loss, which leads "
+            "away from the reference; here it is added: give a negative `kl_coef` to repeat that"
+        )
+    own = functions_that_act(work.checkout.folder, estimator, loss, work.value_of_copy)
+    work.report.changed += [each.text for each in own if each.name not in work.taken_functions]
 
 
 def _advise_on_unknown(work: Conversion) -> None:

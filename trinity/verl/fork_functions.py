@@ -7,11 +7,14 @@ statements that only compute metrics, so that a copy may log what it likes.
 import ast
 import hashlib
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
+
+from trinity.verl.fork_rewards import tree_of
 
 FILES = (
     "verl/trainer/ppo/core_algos.py",
@@ -30,6 +33,40 @@ _MESSAGES = ("print", "pprint", "log_gpu_memory_usage")
 _OF_ESTIMATOR = re.compile(r"compute_(?P<name>\w+?)(_outcome)?(_advantage|_advantage_return)")
 _OF_LOSS = re.compile(r"compute_policy_loss_(?P<name>\w+)")
 _PLAIN = ("vanilla", "dual_clip", "None")
+_CHOICES = ("adv_estimator", "loss_agg_mode", "loss_mode", "kl_penalty")
+_NAMES = frozenset(
+    (
+        "gae",
+        "grpo",
+        "grpo_vectorized",
+        "grpo_passk",
+        "rloo",
+        "rloo_vectorized",
+        "reinforce_plus_plus",
+        "remax",
+        "opo",
+        "gpg",
+        "reinforce_plus_plus_baseline",
+        "gdpo",
+        "optimal_token_baseline",
+        "tir_optimal_token_baseline",
+        "vanilla",
+        "token-mean",
+        "seq-mean-token-sum",
+        "seq-mean-token-mean",
+        "seq-mean-token-sum-norm",
+        "kl",
+        "mse",
+        "abs",
+        "k1",
+        "k2",
+        "k3",
+        "low_var_kl",
+        "full",
+    )
+)
+"""Names that some version of veRL compares with one of these choices."""
+ValueOf = Callable[[str], object]
 
 
 _COUNTERPARTS = (
@@ -50,6 +87,13 @@ class OwnFunction:
     name: str
     where: str
     """`verl/trainer/ppo/core_algos.py:210`."""
+    node: ast.FunctionDef = field(repr=False)
+    known: frozenset[str] = field(repr=False)
+    """The ids of veRL's versions."""
+
+    def acts_as_verls(self, value_of: ValueOf) -> bool:
+        """True if it is veRL's without the branches that a script leaves by keys of the copy."""
+        return _id_of(_Decided(value_of).visit(deepcopy(self.node))) in self.known
 
     @property
     def text(self) -> str:
@@ -66,17 +110,27 @@ def own_functions(folder: Path) -> tuple[OwnFunction, ...]:
     known = _ids_of_verl()
     found: list[OwnFunction] = []
     for file in FILES:
-        for name, (line, number) in functions_of(_text(folder / file)).items():
+        for name, node in _functions(tree_of(folder / file).body, ""):
             short = name.rpartition(".")[2]
             ids = known.get((Path(file).name, name))
-            if ids is not None and number not in ids and not _WITHOUT_EFFECT.match(short):
-                found.append(OwnFunction(short, f"{file}:{line}"))
+            if ids is None or _WITHOUT_EFFECT.match(short) or _id_of(deepcopy(node)) in ids:
+                continue
+            found.append(OwnFunction(short, f"{file}:{node.lineno}", node, ids))
     return tuple(found)
 
 
-def functions_that_act(folder: Path, estimator: str, loss: str) -> list[OwnFunction]:
-    """The changed functions that run with an estimator and a loss."""
-    return [own for own in own_functions(folder) if _acts(own.name, estimator, loss)]
+def functions_that_act(
+    folder: Path, estimator: str, loss: str, value_of: ValueOf
+) -> list[OwnFunction]:
+    """The changed functions that run with an estimator and a loss.
+
+    `value_of` gives the value of the copy's own key that ends so; it raises KeyError for others.
+    """
+    return [
+        own
+        for own in own_functions(folder)
+        if _acts(own.name, estimator, loss) and not own.acts_as_verls(value_of)
+    ]
 
 
 def _acts(name: str, estimator: str, loss: str) -> bool:
@@ -89,13 +143,13 @@ def _acts(name: str, estimator: str, loss: str) -> bool:
     return name != "compute_value_loss" or estimator == "gae"
 
 
-def functions_of(text: str) -> dict[str, tuple[int, str]]:
-    """The functions of a file by name, with their lines and ids; empty if it cannot be parsed."""
+def functions_of(text: str) -> dict[str, str]:
+    """The ids of a file's functions by name; empty if it cannot be parsed."""
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError):
         return {}
-    return {name: (node.lineno, _id_of(node)) for name, node in _functions(tree.body, "")}
+    return {name: _id_of(node) for name, node in _functions(tree.body, "")}
 
 
 def _functions(nodes: list[ast.stmt], above: str) -> Iterator[tuple[str, ast.FunctionDef]]:
@@ -104,6 +158,62 @@ def _functions(nodes: list[ast.stmt], above: str) -> Iterator[tuple[str, ast.Fun
             yield from _functions(node.body, f"{above}{node.name}.")
         elif isinstance(node, ast.FunctionDef):
             yield f"{above}{node.name}", node
+
+
+class _Decided(ast.NodeTransformer):
+    """Leaves out branches that the copy has added and that the script does not enter."""
+
+    def __init__(self, value_of: ValueOf) -> None:
+        self._value_of = value_of
+
+    def visit_If(self, node: ast.If) -> ast.AST | list[ast.stmt]:
+        self.generic_visit(node)
+        decided = self._decide(node.test)
+        if decided is None:
+            return node
+        return (node.body if decided else node.orelse) or ast.Pass()
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
+        self.generic_visit(node)
+        node.body = [each for each in node.body if not isinstance(each, ast.Pass)]
+        return node
+
+    def _decide(self, test: ast.expr) -> bool | None:
+        match test:
+            case ast.UnaryOp(op=ast.Not(), operand=inner):
+                decided = self._decide(inner)
+                return None if decided is None else not decided
+            case ast.BoolOp(op=op, values=values):
+                ends = isinstance(op, ast.Or)
+                return ends if ends in map(self._decide, values) else None
+            case ast.Compare(
+                left=ast.Name() | ast.Attribute() as left, ops=[ast.Eq()], comparators=[right]
+            ):
+                word = ast.unparse(right).rpartition(".")[2].strip("'").lower()
+                key = ast.unparse(left).rpartition(".")[2]
+                return self._is(key, word) if key in _CHOICES and word not in _NAMES else None
+            case ast.Attribute() | ast.Call(func=ast.Attribute(attr="get")):
+                key = _key(test)
+                return self._is(key, None) if "." in key else None
+        return None
+
+    def _is(self, key: str, word: str | None) -> bool | None:
+        try:
+            value = self._value_of(key)
+        except KeyError:
+            return None
+        return bool(value) if word is None else str(value) == word
+
+
+def _key(node: ast.expr) -> str:
+    """`trainer.save_only` of `self.config.trainer.save_only` or of `get`; empty for others."""
+    match node:
+        case ast.Call(func=ast.Attribute(value=above), args=[ast.Constant(value=str(name)), *_]):
+            text = f"{ast.unparse(above)}.{name}"
+        case _:
+            text = ast.unparse(node)
+    found = re.fullmatch(r"(?:self\.)?config((?:\.\w+)+)", text)
+    return found[1] if found else ""
 
 
 def _id_of(node: ast.FunctionDef) -> str:
@@ -117,6 +227,7 @@ class _Normalized(ast.NodeTransformer):
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
         node.returns, node.decorator_list = None, []
         self.generic_visit(node)
+        _leave_out_unused(node)
         node.body = node.body or [ast.Pass()]
         return node
 
@@ -127,7 +238,22 @@ class _Normalized(ast.NodeTransformer):
     def visit_Expr(self, node: ast.Expr) -> ast.AST | None:
         if isinstance(node.value, ast.Constant) or _is_message(node.value):
             return None
-        return self.generic_visit(node)
+        return None if _is_without_effect(node.value) else self.generic_visit(node)
+
+    def visit_Assert(self, node: ast.Assert) -> None:
+        del node
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.BinOp:
+        if isinstance(node.op, ast.Sub) and ast.unparse(node.right).startswith("kl_loss *"):
+            node.op = ast.Add()  # `subtracts_kl` tells the two apart
+        self.generic_visit(node)
+        return node
+
+    def visit_keyword(self, node: ast.keyword) -> ast.keyword | None:
+        if node.arg == "config" and ast.unparse(node.value).startswith(("self.config", "config")):
+            return None  # the function that is called decides by it
+        self.generic_visit(node)
+        return node
 
     def visit_Assign(self, node: ast.Assign) -> ast.AST | None:
         return None if all(map(_is_metric, node.targets)) else self.generic_visit(node)
@@ -159,6 +285,30 @@ class _Normalized(ast.NodeTransformer):
         return node if node.body else None
 
 
+def _leave_out_unused(node: ast.FunctionDef) -> None:
+    """Leaves out parameters that have a default and that no line of a function reads."""
+    read = {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+    given = node.args
+    while given.defaults and given.args[-1].arg not in read:
+        given.args.pop()
+        given.defaults.pop()
+
+
+def subtracts_kl(folder: Path) -> bool:
+    """True for an actor that subtracts the KL loss, as veRL did until February 2025."""
+    actor = folder / FILES[-1]
+    return actor.is_file() and "policy_loss - kl_loss *" in ast.unparse(tree_of(actor))
+
+
+def _is_without_effect(node: ast.expr) -> bool:
+    """True for a call of a method that saves, logs or evaluates."""
+    return (
+        isinstance(node, ast.Call)
+        and ast.unparse(node.func).startswith("self._")
+        and _WITHOUT_EFFECT.match(ast.unparse(node.func).removeprefix("self.")) is not None
+    )
+
+
 def _is_message(node: ast.expr) -> bool:
     """True for a call that prints, logs, times or adds to metrics."""
     if not isinstance(node, ast.Call):
@@ -174,10 +324,6 @@ def _is_metric(node: ast.expr) -> bool:
     if isinstance(node, ast.Tuple):
         return all(map(_is_metric, node.elts))
     return isinstance(node, ast.Name) and _OF_METRICS.match(node.id) is not None
-
-
-def _text(path: Path) -> str:
-    return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
 
 
 @cache

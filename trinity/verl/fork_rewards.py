@@ -59,7 +59,7 @@ def find_reward(folder: Path, manager: str) -> ForkReward | None:
         place=place,
         where=f"{file}:{node.lineno}",
         arguments=tuple((word.arg or "**", ast.unparse(word.value)) for word in call.keywords),
-        files=tuple((name, _digest(folder / name)) for name in own),
+        files=tuple((name, digest(folder / name)) for name in own),
         compares=_comparison(node, file),
         reads=reads,
     )
@@ -68,7 +68,7 @@ def find_reward(folder: Path, manager: str) -> ForkReward | None:
 def _calls(folder: Path) -> Iterator[tuple[str, ast.Call]]:
     """Calls with `tokenizer` and `num_examine`, which make managers."""
     for name in _MAKERS:
-        for node in ast.walk(_tree(folder / name)):
+        for node in ast.walk(tree_of(folder / name)):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute):
                 given = {word.arg for word in node.keywords}
                 called = ast.unparse(node.func)
@@ -81,10 +81,10 @@ def _class_of(
 ) -> tuple[str, ast.ClassDef] | None:
     """The file and the class that a call makes; a variable's is the one of that name."""
     called = ast.unparse(call.func)
-    named = {"", called} | ({_named_in(_tree(folder / maker), manager)} - {""})
+    named = {"", called} | ({_named_in(tree_of(folder / maker), manager)} - {""})
     places = [maker, *sorted(_below(folder, _MANAGERS))]
     for name in places:
-        for node in _tree(folder / name).body:
+        for node in tree_of(folder / name).body:
             if isinstance(node, ast.ClassDef) and (
                 node.name in named or manager in _registered(node)
             ):
@@ -149,7 +149,7 @@ def _behind(folder: Path, names: set[str]) -> list[str]:
 
 def _imports(folder: Path, name: str) -> Iterator[str]:
     above = Path(name).parent
-    for node in ast.walk(_tree(folder / name)):
+    for node in ast.walk(tree_of(folder / name)):
         modules: list[str] = []
         if isinstance(node, ast.Import):
             modules = [each.name for each in node.names]
@@ -169,7 +169,7 @@ def _below(folder: Path, name: str) -> list[str]:
 
 
 @cache
-def _tree(path: Path) -> ast.Module:
+def tree_of(path: Path) -> ast.Module:
     """The syntax tree of a file; an empty one if it is missing or of another Python."""
     try:
         return ast.parse(path.read_text(encoding="utf-8", errors="replace"))
@@ -177,7 +177,8 @@ def _tree(path: Path) -> ast.Module:
         return ast.Module(body=[], type_ignores=[])
 
 
-def _digest(path: Path) -> str:
+def digest(path: Path) -> str:
+    """The SHA-256 of a file."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 

@@ -8,6 +8,7 @@ import yaml
 
 from trinity.errors import UserError
 from trinity.verl.checkout import Checkout
+from trinity.verl.key_table import find_row
 from trinity.verl.settings import VerlSetting, VerlSettings
 from trinity.verl.values import JsonValue
 from trinity.verl.written_rows import WrittenRows
@@ -250,6 +251,8 @@ class Conversion:
     """The veRL whose defaults and code are read."""
     parts: dict[str, str] = field(default_factory=dict)
     """Files of a plug-in folder that take parts of that veRL, by name."""
+    taken_functions: set[str] = field(default_factory=set)
+    """Functions of that veRL that these parts run."""
     taken: dict[str, frozenset[str] | None] = field(default_factory=dict)
     """Files of its repository that these parts run, with the words that they read; None is all."""
 
@@ -257,6 +260,21 @@ class Conversion:
     def has_critic(self) -> bool:
         """True if the converted algorithm has a critic."""
         return self.draft.get("algorithm.advantage_fn") in CRITICS
+
+    def value_of_copy(self, key: str) -> JsonValue:
+        """The value of a key that the script's veRL has added, by its end: `.trainer.save_only`.
+
+        A name without a dot is the end of any key. Raises: KeyError if no key ends so, if several
+        do, or if veRL has it.
+        """
+        defaults = self.checkout.defaults("ppo_trainer") if self.checkout is not None else {}
+        values = {name: each.value for name, each in defaults.items()}
+        values |= {each.key: each.value for each in self.settings.all()}
+        found = {name: value for name, value in values.items() if f".{name}".endswith(key)}
+        is_verls = any(find_row(name, supervised=False) is not None for name in found)
+        if len(found) != 1 or (is_verls and key.startswith(".")):
+            raise KeyError(key)
+        return next(iter(found.values()))
 
     def put(self, ours: str, value: JsonValue, source: VerlSetting | str, note: str = "") -> None:
         """Writes a line of the draft, with its origin."""

@@ -101,6 +101,98 @@ NEW: Mapping[str, str] = {
     "workers/reward_manager/short.py": REGISTERED,
 }
 
+ALGORITHMS = """
+import numpy, torch
+import ray
+from vllm import LLM
+import verl.utils.torch_functional as verl_F
+from verl.utils.names import MODES
+POLICY_LOSS_REGISTRY = {}
+def register_policy_loss(name):
+    def decorate(function):
+        POLICY_LOSS_REGISTRY[name] = function
+        return function
+    return decorate
+@register_policy_loss("steep")
+def compute_policy_loss_steep(old_log_prob, log_prob, advantages, response_mask, config=None):
+    ratio = torch.exp(log_prob - old_log_prob)
+    loss = verl_F.masked_mean(-advantages * ratio ** config.power, response_mask)
+    return loss, ratio.mean()
+def compute_policy_loss(old_log_prob, log_prob, advantages, eos_mask, cliprange, floor=0.0):
+    ratio = torch.exp(log_prob - old_log_prob)
+    clipped = torch.clamp(ratio, 1 - cliprange, 1 + 2 * cliprange)
+    losses = torch.maximum(-advantages * ratio, -advantages * clipped)
+    return verl_F.masked_mean(losses, eos_mask) + floor, ratio.mean()
+def compute_share_outcome_advantage(token_level_rewards, response_mask, index, power):
+    assert MODES
+    scores = token_level_rewards.sum(-1)
+    total = {}
+    for name, score in zip(index, scores.tolist()):
+        total[name] = total.get(name, 0) + score
+    shares = [score / (total[name] or 1) for name, score in zip(index, scores.tolist())]
+    values = torch.tensor(shares) ** power
+    return values[:, None] * response_mask, values[:, None] * response_mask
+"""
+TORCH_FUNCTIONAL = """
+from flash_attn import flash
+import absent_package
+def masked_mean(values, mask):
+    return (values * mask).sum() / mask.sum()
+"""
+TRAINER = """
+import ray, os
+from enum import Enum
+from verl import DataProto
+from verl.trainer.ppo import core_algos
+raise_if_run = os._exit(9) if False else None
+class AdvantageEstimator(str, Enum):
+    GAE = "gae"
+    SHARE = "share"
+def compute_advantage(data: DataProto, adv_estimator, gamma=1.0, power=1):
+    if adv_estimator == AdvantageEstimator.GAE:
+        data.batch["values"]
+    elif adv_estimator == AdvantageEstimator.SHARE:
+        length = data.batch["responses"].size(-1)
+        mask = data.batch["attention_mask"][:, -length:]
+        advantages, returns = core_algos.compute_share_outcome_advantage(
+            data.batch["token_level_rewards"], mask, data.non_tensor_batch["uid"], power)
+        data.batch["advantages"] = advantages
+        data.batch["returns"] = returns
+    elif adv_estimator == "certain":
+        data.batch["advantages"] = data.batch["self_certaintys"]
+    elif adv_estimator == "engine":
+        ray.get(data.batch["advantages"])
+    elif adv_estimator == "whole":
+        data.batch["advantages"] = core_algos.compute_whole(data=data)
+    return data
+class RayPPOTrainer:
+    def fit(self):
+        power = self.config.algorithm.get("power", 2)
+        batch = compute_advantage(batch, self.config.algorithm.adv_estimator, power=power)
+"""
+ACTOR = """
+from verl.trainer.ppo import core_algos
+class DataParallelPPOActor:
+    def update_policy(self, data):
+        clip_ratio = self.config.clip_ratio
+        loss_mode = self.config.policy_loss.get("loss_mode", "vanilla")
+        if loss_mode == "vanilla":
+            loss, _ = core_algos.compute_policy_loss(
+                old_log_prob=old_log_prob, log_prob=log_prob, advantages=advantages,
+                eos_mask=mask, cliprange=clip_ratio, floor=self.config.floor)
+        else:
+            policy_loss_fn = get_policy_loss_fn(loss_mode)
+            loss, _ = policy_loss_fn(old_log_prob=old_log_prob, log_prob=log_prob,
+                                     advantages=advantages, response_mask=mask, config=self.config)
+"""
+FUNCTIONS: Mapping[str, str] = {
+    "trainer/ppo/core_algos.py": ALGORITHMS,
+    "trainer/ppo/ray_trainer.py": TRAINER,
+    "utils/names.py": "MODES = (1,)\n",
+    "utils/torch_functional.py": TORCH_FUNCTIONAL,
+    "workers/actor/dp_actor.py": ACTOR,
+}
+
 
 def write_copy(folder: Path, files: Mapping[str, str]) -> Path:
     """Writes a copy of veRL, in whose folder a script may lie."""

@@ -22,8 +22,8 @@ def of_verl(name: str) -> str:
     assert verl is not None and verl.submodule_search_locations
     file = Path(verl.submodule_search_locations[0]) / "trainer" / "ppo" / "core_algos.py"
     lines = file.read_text().splitlines()
-    start, _ = functions_of(file.read_text())[name]
-    return "\n".join(inspect.getblock([f"{line}\n" for line in lines[start - 1 :]]))
+    start = next(n for n, line in enumerate(lines) if line.startswith(f"def {name}("))
+    return "\n".join(inspect.getblock([f"{line}\n" for line in lines[start:]]))
 
 
 def copy_with(folder: Path, *functions: str) -> Path:
@@ -59,6 +59,8 @@ def test_a_changed_function_is_named_and_a_new_one_is_not(tmp_path: Path) -> Non
         ("metrics['mean'] = y.mean()\nx = 2 * y\nmy_metrics.update(a=1)\nreturn x", True),
         ("with _timer('a', timing_raw):\n    x = 2 * y\nreturn x", True),
         ("if y:\n    print(y)\nx = 2 * y\nreturn x", True),
+        ("assert y\nself._save_checkpoint()\nx = 2 * y\nreturn x", True),
+        ("self._change(y)\nx = 2 * y\nreturn x", False),
         ("x = 3 * y\nreturn x", False),
         ("x = 2 * y\nx = x.clamp(1)\nreturn x", False),
         ("if y:\n    x = 2 * y\nreturn x", False),
@@ -69,7 +71,7 @@ def test_a_changed_function_is_named_and_a_new_one_is_not(tmp_path: Path) -> Non
 def test_metrics_messages_and_types_do_not_count(body: str, is_same: bool) -> None:
     def identity(text: str) -> str:
         inside = "".join(f"    {line}\n" for line in text.splitlines())
-        return functions_of(f"def f(y: object) -> int:\n{inside}")["f"][1]
+        return functions_of(f"def f(y: object) -> int:\n{inside}")["f"]
 
     assert (identity(body) == identity("x = 2 * y\nreturn x")) is is_same
 

@@ -2,6 +2,7 @@
 
 from trinity.algorithm.units import COUNTS_UNITS, SAMPLE_UNIT, UNIT_ARGUMENT
 from trinity.verl.rules.distillation import COUNTS_SAMPLES, is_distilled
+from trinity.verl.rules.fork_functions import take_advantage
 from trinity.verl.rules.losses import GVPO, LOSS_MODE, bypass_setting, put_loss
 from trinity.verl.table.back_ends import BACK_ENDS
 from trinity.verl.work import ACTOR, CORRECTION, Conversion
@@ -71,6 +72,9 @@ def _put_advantage(work: Conversion, has_penalty: bool) -> str:
     key = "algorithm.adv_estimator"
     estimator = str(work.settings.value(key, "gae"))
     origin = work.origin(key, estimator)
+    taken = take_advantage(work, estimator, is_known=estimator in ESTIMATORS)
+    if taken:
+        return _put_taken(work, taken, origin)
     if estimator not in ESTIMATORS:
         work.report_missing(
             key, "there is no such advantage: name one of docs/algorithms.md, or your own"
@@ -95,6 +99,15 @@ def _put_advantage(work: Conversion, has_penalty: bool) -> str:
         work.put(unit, SAMPLE_UNIT, origin, COUNTS_SAMPLES)
     _put_whitening(work, advantage)
     return advantage
+
+
+def _put_taken(work: Conversion, taken: str, origin: str) -> str:
+    """Converts to an advantage of the script's own veRL, which compares the answers of a task."""
+    work.put("algorithm.algorithm_type", "grpo", origin)
+    work.copy("actor_rollout_ref.rollout.n", "algorithm.repeat_times", 1)
+    work.put("algorithm.advantage_fn", taken, origin, "the function of your veRL")
+    work.report_not_needed("algorithm.norm_adv_by_std_in_grpo", f"`{taken}` reads it, if any does")
+    return taken
 
 
 def _put_gvpo(work: Conversion) -> str:

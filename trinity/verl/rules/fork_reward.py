@@ -62,9 +62,9 @@ def _put(work: Conversion, found: ForkReward, manager: str) -> None:
         where=found.where,
         folder=str(folder),
         place=found.place,
-        files=_shown(dict(found.files)),
-        arguments=_shown(dict(found.arguments)),
-        config=_shown(_configuration(work)),
+        files=shown(dict(found.files)),
+        arguments=shown(dict(found.arguments)),
+        config=shown(configuration(work)),
         model=str(work.settings.peek(_MODEL)),
     )
     above = folder.relative_to(top_of(folder))
@@ -80,11 +80,12 @@ def _put(work: Conversion, found: ForkReward, manager: str) -> None:
     work.report_not_needed("data.reward_fn_key", f"{found.where} chooses the reward")
 
 
-def _shown(value: JsonValue | dict[str, str]) -> str:
+def shown(value: object) -> str:
+    """A value as Python writes it."""
     return pformat(value, indent=1, width=96, sort_dicts=False)
 
 
-def _configuration(work: Conversion) -> dict[str, JsonValue]:
+def configuration(work: Conversion) -> dict[str, JsonValue]:
     """The script's configuration: its settings over the defaults of its veRL."""
     assert work.checkout is not None
     found = {key: each.value for key, each in work.checkout.defaults("ppo_trainer").items()}

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
+from trinity.verl.rules.fork_functions import FUNCTIONS, take_loss
 from trinity.verl.settings import VerlSetting
 from trinity.verl.values import JsonValue
 from trinity.verl.work import ACTOR, CORRECTION, Conversion
@@ -96,6 +97,11 @@ def put_loss(work: Conversion, advantage: str) -> None:
             work.report_not_needed(f"{ACTOR}.{verl}", "GVPO has neither ratios nor clipping")
         return
     loss = _chosen_loss(work)
+    if loss.startswith(FUNCTIONS):
+        for verl in (*LOSS_ARGUMENTS, "use_token_level_loss"):
+            work.report_not_needed(f"{ACTOR}.{verl}", f"`{loss}` reads it, if any code does")
+        _put_agg_mode(work, loss)
+        return
     if loss == "gspo" and advantage in _OF_TOKENS:
         loss, note = "gspo_token", "veRL's `gspo`, for advantages that differ within an answer"
         work.put("algorithm.policy_loss_fn", loss, LOSS_MODE, note)
@@ -190,6 +196,13 @@ def _chosen_loss(work: Conversion) -> str:
     return loss
 
 
+def _agg_mode_of_copy(work: Conversion) -> str:
+    """The aggregation of a copy's loss; older ones have another key, or average tokens."""
+    if work.settings.peek(f"{ACTOR}.use_token_level_loss") is False:
+        return "seq-mean-token-mean"
+    return str(work.settings.peek(f"{ACTOR}.loss_agg_mode") or AGG_MODE)
+
+
 def bypass_setting(work: Conversion) -> VerlSetting | None:
     """Takes the key that chooses the old log-probabilities, under its name or its older one."""
     older = work.settings.take(f"{ACTOR}.use_rollout_log_probs")
@@ -197,6 +210,12 @@ def bypass_setting(work: Conversion) -> VerlSetting | None:
 
 
 def _named_loss(work: Conversion, setting: VerlSetting | None, names: Mapping[str, str]) -> str:
+    given = "vanilla" if setting is None or setting.value is None else str(setting.value)
+    is_known = names.get(given, given) in ARGUMENTS
+    if taken := take_loss(work, given, _agg_mode_of_copy(work), is_known=is_known):
+        origin = setting or f"veRL's default of {LOSS_MODE}=vanilla"
+        work.put("algorithm.policy_loss_fn", taken, origin, "the function of your veRL")
+        return taken
     if setting is None or setting.value is None:
         default = f"veRL's default of {ACTOR}.policy_loss.loss_mode=vanilla"
         work.put("algorithm.policy_loss_fn", "ppo", default)
