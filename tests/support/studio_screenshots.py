@@ -1,6 +1,7 @@
 """Pictures of every page of Studio, from a run that has ended.
 
 python -m tests.support.studio_screenshots checkpoints/examples/addition --to docs/images
+python -m tests.support.studio_screenshots checkpoints/examples/agent --to docs/images --session ID
 
 The run must lie below the folder `checkpoints/`; the paths that pages show stand below it. Needs
 what `make browser` installs (TRINITY_TEST_BROWSER names its folder).
@@ -9,8 +10,9 @@ what `make browser` installs (TRINITY_TEST_BROWSER names its folder).
 import argparse
 import io
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -47,8 +49,19 @@ AWAITED = {
 """What a page shows once its data is there."""
 CHOSEN = {"experiences": ".token", "tasks": ROWS, "evaluations": ROWS, "tasksets": ROWS}
 """What a page shows after its first row was chosen."""
+SESSION = "session"
+"""The name of a picture that shows the tree of a session."""
 OPEN_MILLIS = 240_000
 SCHEMES = ("light", "dark")
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The pages of a run, and a sample that is chosen in the address."""
+
+    run: Path
+    pages: Sequence[str]
+    sample: str
 
 
 def main() -> None:
@@ -60,13 +73,15 @@ def main() -> None:
     parser.add_argument("--to", type=Path, required=True, help="folder of the light pictures")
     parser.add_argument("--dark-to", type=Path, help="folder of the dark ones, to look at")
     parser.add_argument("--pages", nargs="*", choices=PAGES, default=PAGES)
+    parser.add_argument("--session", default="", help="only the tree of this sample's session")
     arguments = parser.parse_args()
     folders = {"light": arguments.to, "dark": arguments.dark_to}
     run = arguments.run.resolve()
+    wanted = Wanted(run, [SESSION] if arguments.session else arguments.pages, arguments.session)
     with studio_of(run.parents[1]) as studio, chromium() as browser:
         for scheme in SCHEMES:
             if folders[scheme] is not None:
-                take(browser, studio.address(), run, folders[scheme], scheme, arguments.pages)
+                take(browser, studio.address(), wanted, folders[scheme], scheme)
 
 
 @contextmanager
@@ -89,23 +104,23 @@ def chromium() -> Iterator[Any]:
         started.close()
 
 
-def take(
-    browser: Any, address: str, run: Path, folder: Path, scheme: str, names: list[str]
-) -> None:
+def take(browser: Any, address: str, wanted: Wanted, folder: Path, scheme: str) -> None:
     """Opens each page, brings it to what it is for, and stores its picture."""
     folder.mkdir(parents=True, exist_ok=True)
     page = browser.new_page(viewport=SCREEN, color_scheme=scheme)
     page.set_default_timeout(OPEN_MILLIS)
     page.goto(address)
     parts = urlsplit(address)
-    for name in names:
-        page.goto(f"{parts.scheme}://{parts.netloc}/{path_of(name)}?run={quote(str(run))}")
+    for name in wanted.pages:
+        path = path_of("experiences" if name == SESSION else name)
+        query = f"run={quote(str(wanted.run))}&id={wanted.sample}"
+        page.goto(f"{parts.scheme}://{parts.netloc}/{path}?{query}")
         page.get_by_role("heading", level=1).wait_for()
         wait_until_drawn(page)
         bring(page, name)
-        path = folder / f"studio_{name}.png"
-        store(page.screenshot(), path)
-        sys.stdout.write(f"{path}: {path.stat().st_size:,} bytes\n")
+        picture = folder / f"studio_{name}.png"
+        store(page.screenshot(), picture)
+        sys.stdout.write(f"{picture}: {picture.stat().st_size:,} bytes\n")
     page.close()
 
 
@@ -125,6 +140,12 @@ def bring(page: Any, name: str) -> None:
         for row in range(min(2, page.locator("tr.choice").count())):
             page.locator("tr.choice").nth(row).click()
             wait_until_drawn(page)
+    elif name == SESSION:
+        page.get_by_role("tab", name="Conversation").click()
+        page.locator("td.tree").first.wait_for()
+        heading = page.get_by_role("heading", name="Experience", exact=True)
+        heading.evaluate("element => element.scrollIntoView({block: 'start'})")
+        wait_until_drawn(page)
     elif name in CHOSEN:
         page.locator("tr.choice").first.click()
         page.locator(CHOSEN[name]).first.wait_for()

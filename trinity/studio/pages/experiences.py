@@ -67,10 +67,10 @@ COLUMNS = (
 SESSION_COLUMNS = (
     Column("Turn", "tree"),
     Column("After", "number"),
-    Column("Weights"),
+    Column("Weights", "number"),
     Column("Tokens", "number"),
     Column("Sample", "code"),
-    Column("Asked", "text"),
+    Column("Asked"),
     Column("Answer", "text"),
 )
 """Those of the rows of `session_tree`."""
