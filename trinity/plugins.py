@@ -56,7 +56,7 @@ _OURS = str(Path(__file__).parent) + os.sep
 
 _OWN = "trinity.workflows"
 _RFT = "trinity.rft.workflows"
-YIELDING = {"agent", "openenv", "verifiers"}  # names that files written before may have taken
+YIELDING = {"agent", "clients", "openenv", "verifiers"}  # older files may have taken these names
 _WITH_ASYNC_ALIAS: Mapping[str, str] = {
     "simple_mm_workflow": f"{_OWN}.math_boxed_workflow.SimpleMmWorkflow",
     "simple_workflow": f"{_OWN}.simple_workflow.SimpleWorkflow",
@@ -84,6 +84,7 @@ WORKFLOW_PATHS: Mapping[str, str] = {
     "rubric_judge_workflow": f"{_OWN}.rubric_judge_workflow.RubricJudgeWorkflow",
     "self_distill_workflow": f"{_OWN}.self_distill_workflow.SelfDistillWorkflow",
     "agent": f"{_OWN}.agent_workflow.AgentWorkflow",
+    "clients": f"{_OWN}.agent_workflow.ClientsWorkflow",
     "sudoku_workflow": f"{_OWN}.sudoku_workflow.SudokuWorkflow",
     "tool_call_workflow": f"{_OWN}.tool_call_workflow.ToolCallWorkflow",
     "toolcall_workflow": f"{_OWN}.tool_call_workflow.ToolCallWorkflow",

@@ -25,7 +25,7 @@ from trinity.workflows.answers import close_session
 from trinity.workflows.rubric_judge_workflow import RubricJudgeWorkflow
 from trinity.workflows.samples import rewarded
 from trinity.workflows.sandbox_tools import sandbox_spec
-from trinity.workflows.workflow import Arguments
+from trinity.workflows.workflow import Arguments, Workflow
 
 AGENT = "agent"
 """The workflow's name."""
@@ -176,6 +176,21 @@ class AgentWorkflow(RubricJudgeWorkflow):
             "TRINITY_PROMPT": self.task.question,
             **{name: str(value) for name, value in added.items()},
         }
+
+
+class ClientsWorkflow(Workflow):
+    """Hands over one committed call for each run, with the reward that its client gave.
+
+    It asks the model nothing. The tasks are made by the buffer: the taskset is a queue.
+    """
+
+    is_async = True
+    shares_loop = True
+    known_args = frozenset()
+
+    async def run_async(self) -> list[Experience]:
+        """Returns the answers to the call."""
+        return await self.model.committed_answers()
 
 
 class AgentFailed(RuntimeError):

@@ -223,6 +223,8 @@ class TurnNode:
     """Digest of all messages of the prompt."""
     told: JsonValue = None
     """The message that the client got, with its finish reason."""
+    call: str = ""
+    """Id of the first answer to the same call."""
     place: bytes = field(init=False)
     """Digest of the way from the root: the same in every experiment with the same prompts."""
 

@@ -5,7 +5,7 @@ import hashlib
 import itertools
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
@@ -106,8 +106,7 @@ class ModelWrapper(RatingModel):
     ) -> None:
         self.media: ImageSink | None = None  # of requests to the model's address
         self._generator, self._tokenizer = generator, tokenizer
-        self._limits = limits
-        self._sampling = sampling
+        self._limits, self._sampling = limits, sampling
         self._version, self._incarnation = weights
         self._seed_of_call = seed_of_call
         self._numbers = itertools.count()
@@ -120,6 +119,7 @@ class ModelWrapper(RatingModel):
         self._span_context = tracing.current()
         self._history = CallHistory() if keeps_history else None
         self._turns: dict[int, TurnNode] = {}
+        self.committed_answers: Callable[[], Awaitable[list[Experience]]] = _nothing_committed
         self._ratio_warnings = ratio_warnings
         self._name = auxiliary_name
         self._model_path = model_path
@@ -400,6 +400,11 @@ def _check_limits(model: ModelWrapper, number: int) -> None:
         given = sum(answer.sequence.response_length for answer in model.answers)
         if given >= most:
             raise UserError(f"the model has given this run {given} tokens, and {most} are all")
+
+
+async def _nothing_committed() -> list[Experience]:
+    """The answers that a client has committed as a run; replaced where there are some."""
+    raise UserError("this run has no calls of a client: give the taskset `storage_type: queue`")
 
 
 def _set_tools(answer: Experience, sha256: bytes) -> None:

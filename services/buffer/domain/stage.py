@@ -187,6 +187,11 @@ class Stage:
         return self.state is StageState.OPEN
 
     @property
+    def takes_clients(self) -> bool:
+        """True if it trains calls that clients commit."""
+        return any(taskset.is_of_clients for taskset in self.plan.tasksets)
+
+    @property
     def is_ordered(self) -> bool:
         """True if batches follow the order of the rollouts, not that of their arrival."""
         return not self.plan.is_asynchronous

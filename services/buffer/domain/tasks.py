@@ -326,6 +326,8 @@ class NeededTaskset:
     table: str | None = None
     """Table of a database."""
     is_queue: bool = False
+    is_of_clients: bool = False
+    """True for a queue that the buffer makes itself, for calls that clients commit."""
     feature_keys: tuple[str, ...] = ()
     pipeline: ResolvedTaskPipeline | None = None
     """Processing of its rows before any of them is drawn."""

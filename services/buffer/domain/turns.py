@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from services.buffer.domain.results import AssignmentView, lost_media
 from services.buffer.domain.stage import OPEN_ASSIGNMENT
-from trinity.runtime.session_ids import session_id
 from trinity.types import StageKey
 
+NO_CLIENTS: Mapping[str, str] = {}
 FENCED = "the lease under which it was made is over, and another explorer may go on with its run"
 
 
@@ -16,7 +16,9 @@ class ReceivedTurn:
     """One answer of a session: the fields that the buffer uses, and the opaque payload."""
 
     key: StageKey
-    assignment_id: str
+    session_id: str
+    assignment_id: str | None
+    """None for a turn of a client's session."""
     run: int
     lease_token: str
     turn_id: str
@@ -29,11 +31,8 @@ class ReceivedTurn:
     sequence: int
     media: frozenset[bytes] = frozenset()
     """Hashes of the images of its messages."""
-
-    @property
-    def session_id(self) -> str:
-        """The session that the turn belongs to."""
-        return session_id(self.assignment_id, self.run)
+    call_id: str | None = None
+    """The first answer of the client's call."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,9 +51,11 @@ def decide_turns(
     known: Mapping[str, bytes],
     stage_is_open: bool,
     media: Set[bytes] = frozenset(),
+    clients: Mapping[str, str] = NO_CLIENTS,
 ) -> list[TurnDecision]:
     """Decides on turns in their order; `known` has the hashes of stored turns and parents by id.
 
+    `clients` has the tokens of clients' sessions, which are in the place of the lease's.
     A stored turn that comes again is stored; all others need the current lease. The caller makes
     sure that no lease is granted meanwhile, so an explorer that holds one finds all turns that will
     ever precede its own. `media` are the hashes of images that are stored.
@@ -67,7 +68,13 @@ def decide_turns(
             reason = "" if is_same else "another answer was stored in its place"
             decisions.append(TurnDecision(turn=turn, reason=reason))
             continue
-        reason = _refusal(turn, views.get(turn.assignment_id), hashes, stage_is_open=stage_is_open)
+        if turn.assignment_id is None:
+            is_held = stage_is_open and clients.get(turn.session_id) == turn.lease_token
+            reason = "" if is_held else FENCED
+        else:
+            reason = _refusal(turn, views.get(turn.assignment_id), stage_is_open=stage_is_open)
+        if not reason and turn.parent_id is not None and turn.parent_id not in hashes:
+            reason = f"its parent {turn.parent_id} is not stored"
         if not reason and (lost := turn.media - media):
             reason = lost_media(lost)
         if not reason:
@@ -76,18 +83,10 @@ def decide_turns(
     return decisions
 
 
-def _refusal(
-    turn: ReceivedTurn,
-    view: AssignmentView | None,
-    hashes: Mapping[str, bytes],
-    *,
-    stage_is_open: bool,
-) -> str:
+def _refusal(turn: ReceivedTurn, view: AssignmentView | None, *, stage_is_open: bool) -> str:
     if view is None or turn.run not in view.runs:
         return f"there is no run {turn.run} of an assignment {turn.assignment_id}"
     is_over = view.state not in OPEN_ASSIGNMENT or not stage_is_open
     if is_over or view.lease_token != turn.lease_token:
         return FENCED
-    if turn.parent_id is not None and turn.parent_id not in hashes:
-        return f"its parent {turn.parent_id} is not stored"
     return ""

@@ -223,20 +223,20 @@ def _key_of(subject: str, message: pb.RunResult | pb.SessionTurn) -> StageKey:
 
 def _read_turn(subject: str, producer: str, message: pb.SessionTurn) -> ReceivedTurn:
     key = _key_of(subject, message)
-    assignment_id = _uuid(message.assignment_id, "assignment_id")
+    if message.session_id:
+        assignment_id, session = None, _uuid(message.session_id, "session_id")
+    else:
+        assignment_id = _uuid(message.assignment_id, "assignment_id")
+        session = session_id(assignment_id, message.run)
     parent_id = _uuid(message.parent_id, "parent_id") if message.parent_id else None
     if message.run < 0 or message.ordinal < 0 or len(message.prompt_sha256) != SHA256_BYTES:
         raise ValueError("its run or ordinal is negative, or its prompt has no SHA-256")
-    own_id = turn_id(
-        session_id(assignment_id, message.run),
-        message.parent_id,
-        message.prompt_sha256,
-        message.ordinal,
-    )
+    own_id = turn_id(session, message.parent_id, message.prompt_sha256, message.ordinal)
     if message.id != own_id:
         raise ValueError(f"the turn {message.id!r} should have the id {own_id}")
     return ReceivedTurn(
         key=key,
+        session_id=session,
         assignment_id=assignment_id,
         run=message.run,
         lease_token=_uuid(message.lease_token, "lease_token"),
@@ -249,6 +249,7 @@ def _read_turn(subject: str, producer: str, message: pb.SessionTurn) -> Received
         producer=producer,
         sequence=message.sequence,
         media=_media(message.media_sha256),
+        call_id=_uuid(message.call_id, "call_id") if message.session_id else None,
     )
 
 

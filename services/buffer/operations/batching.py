@@ -38,10 +38,12 @@ from services.buffer.operations.batch_sources import (
 )
 from services.buffer.operations.evaluation import end_stage
 from services.buffer.operations.explore_steps import explored_rows, requested_version
+from services.buffer.operations.leasing import WAITS_FOR_CLIENTS
 from services.buffer.operations.retrain import compose_stored
 from services.buffer.operations.shortfall import (
     handle_shortfall,
     load_supply,
+    wait_for_unfinished,
     wait_until_whole,
     why_not_begun,
 )
@@ -61,6 +63,7 @@ from services.buffer.store.ready_rows import (
 from services.buffer.store.stages import update_stage
 from services.buffer.workers.functions import FunctionFailed, FunctionProcessDied, FunctionRunner
 from trinity.errors import PreconditionFailed
+from trinity.runtime.members import WaitKind
 from trinity.runtime.sql import Connection
 from trinity.types import StageKey
 
@@ -158,7 +161,10 @@ class BatchComposer:
         ready = await load_ready(connection, stage, wanted=stage.plan.num_rollout_rows)
         num_rows = ready.num_rows
         decision: BatchDecision | None = decide_full_batch(stage, step, num_rows)
-        if decision is None:
+        if decision is None and stage.takes_clients:
+            waiting = BatchWait(WAITS_FOR_CLIENTS, waits_for=WaitKind.TASKS)
+            decision = await wait_for_unfinished(connection, stage) or waiting
+        elif decision is None:
             supply = await load_supply(connection, stage, step, num_rows)
             decision = decide_batch(stage, step, supply)
         match decision:

@@ -44,6 +44,8 @@ from trinity.types import StageKey
 
 logger = logging.getLogger(__name__)
 
+WAITS_FOR_CLIENTS = "clients have not committed more calls"
+
 
 def describe_rollouts(work: OpenWork) -> str:
     """Describes open training work of an explore step."""
@@ -176,6 +178,8 @@ async def _open_explore_steps(
 
 async def _refusal(connection: Connection, stage: Stage) -> tuple[Stage, AdmissionRefusal | None]:
     """Returns the reason why the next explore step does not open now; None if it does."""
+    if stage.takes_clients:
+        return stage, AdmissionRefusal(WAITS_FOR_CLIENTS, waits_for=WaitKind.TASKS)
     refused = check_step_order(stage)
     if refused is None:
         stage, refused = await check_queue(connection, stage)

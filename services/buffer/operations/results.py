@@ -214,6 +214,7 @@ def _decide(
         known=before.known_turns,
         stage_is_open=stage.is_open,
         media=media,
+        clients=before.client_tokens,
     )
     deduplicator = ResultDeduplicator(
         assignments=before.views,

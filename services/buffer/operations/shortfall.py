@@ -65,7 +65,7 @@ async def load_supply(
     is_refilled = num_rounds >= stage.plan.config.buffer.max_refill_rounds
     return BatchSupply(
         num_rows=num_rows,
-        unfinished=await _wait_for_unfinished(connection, stage),
+        unfinished=await wait_for_unfinished(connection, stage),
         next_step_wait=why_not_begun(stage, step),
         refill_rounds=num_rounds,
         has_trained=is_refilled and await has_batched(connection, stage.key, stage.explore_step),
@@ -97,7 +97,7 @@ async def _close_explore_step(connection: Connection, stage: Stage) -> BatchWait
     return BatchWait(reason, look_again_seconds=0.0)
 
 
-async def _wait_for_unfinished(connection: Connection, stage: Stage) -> BatchWait | None:
+async def wait_for_unfinished(connection: Connection, stage: Stage) -> BatchWait | None:
     """Returns the wait for the oldest work that may still give rows; None if there is none."""
     [work] = await oldest_open_work(connection, stage.key, AssignmentKind.TRAIN)
     if work:
@@ -131,7 +131,7 @@ async def _why_short(connection: Connection, stage: Stage) -> str:
 
 async def wait_until_whole(connection: Connection, stage: Stage, step: int) -> BatchWait:
     """Returns what explore step `step` waits for, or the one before it that is not done either."""
-    unfinished = await _wait_for_unfinished(connection, stage)
+    unfinished = await wait_for_unfinished(connection, stage)
     if unfinished is not None:
         return unfinished
     if stage.explore_step >= step:

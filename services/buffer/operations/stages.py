@@ -248,6 +248,7 @@ def _needed(
         subset_name=taskset.subset_name,
         table=taskset.table,
         is_queue=kind is TasksetKind.TRAIN and taskset.storage_type == "queue",
+        is_of_clients=isinstance(taskset, ResolvedTaskset) and taskset.is_of_clients,
         feature_keys=() if kind is TasksetKind.EVAL else taskset.selector.feature_keys,
         pipeline=taskset.task_pipeline,
         row_check=_row_check(taskset, schema) if schema else None,

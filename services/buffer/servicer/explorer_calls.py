@@ -1,4 +1,4 @@
-"""RPC methods for explorers: leases, turns of sessions, uploads, images, commit reports."""
+"""RPC methods for explorers: leases, uploads, images, commit reports."""
 
 import hashlib
 import time
@@ -28,7 +28,6 @@ from services.buffer.servicer.convert import (
     parse_uuid,
     parse_wait_seconds,
 )
-from services.buffer.servicer.samples import turn_to_proto
 from services.buffer.store.assignments import LeaseGrant, release_leases, renew_leases
 from services.buffer.store.database import notify, producer_topic, work_topic
 from services.buffer.store.media import read_media, store_media
@@ -40,12 +39,10 @@ from services.buffer.store.reports import (
     store_blob,
 )
 from services.buffer.store.stages import get_stage, lock_stage
-from services.buffer.store.turns import StoredTurn, holds_lease, read_bodies, turns_of
 from services.buffer.telemetry import record_lease
 from trinity.api.v1 import buffer_pb2 as pb
-from trinity.api.v1.experience_pb2 import SessionTurn
 from trinity.data.images import IMAGE
-from trinity.errors import InvalidRequest, PreconditionFailed, TooLarge
+from trinity.errors import InvalidRequest, TooLarge
 from trinity.runtime.presence import WAIT_KINDS
 from trinity.types import BlobRef
 
@@ -138,34 +135,6 @@ class LeaseRpcs(BufferServicerBase):
             num_released = await release_leases(connection, key, explorer_id, tokens)
             await notify(connection, work_topic(key))
         return pb.ReleaseLeasesResponse(num_released=num_released)
-
-
-class TurnRpcs(BufferServicerBase):
-    """GetTurns."""
-
-    async def GetTurns(
-        self, request: pb.GetTurnsRequest, _: Context
-    ) -> AsyncIterator[pb.GetTurnsResponse]:
-        """Streams the turns of a run, in the order in which they were stored."""
-        key = parse_stage_key(request.key)
-        [(own_id, token)] = parse_lease_tokens([request.lease]).items()
-        async with self.database.transaction() as connection:
-            await lock_stage(connection, key, is_shared=True)
-            if not await holds_lease(connection, key, own_id, token):
-                raise PreconditionFailed(f"assignment {own_id} is not leased under this token")
-            stored = await turns_of(connection, key, [(own_id, request.run)])
-        async for parts in read_bodies(self.database, key, stored):
-            turns = [turn_to_proto(own, _kept(own, body)) for own, body in parts]
-            for part in by_size(turns, SessionTurn.ByteSize):
-                yield pb.GetTurnsResponse(turns=part)
-
-
-def _kept(stored: StoredTurn, body: bytes | None) -> bytes:
-    if body is None:
-        raise PreconditionFailed(
-            f"the content of turn {stored.turn_id} was deleted, so its run cannot go on from it"
-        )
-    return body
 
 
 def _response(

@@ -139,6 +139,8 @@ def turn_to_proto(stored: StoredTurn, body: bytes) -> experience_pb2.SessionTurn
         prompt_sha256=stored.prompt_sha256,
         ordinal=stored.ordinal,
         payload=body,
+        call_id=stored.call_id or "",
+        is_rewarded=stored.reward is not None,
     )
 
 

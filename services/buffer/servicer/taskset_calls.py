@@ -22,6 +22,7 @@ from services.buffer.servicer.convert import (
     to_message,
 )
 from services.buffer.store.database import BufferDatabase
+from services.buffer.store.stages import get_stage, stages_using
 from services.buffer.store.tasksets import (
     TasksetDescription,
     delete_taskset,
@@ -187,6 +188,12 @@ class TasksetServicer:
             if not found.is_queue:
                 raise PreconditionFailed(f"taskset {request.taskset} is no queue")
             queue = await get_taskset(connection, tenant, found.taskset_id)
+            for key in await stages_using(connection, tenant, found.taskset_id):
+                if (await get_stage(connection, key)).takes_clients:
+                    raise PreconditionFailed(
+                        f"queue {request.taskset} is filled by clients of stage {key.stage}, which "
+                        "ends with its train steps: cancel the run to end it earlier"
+                    )
             await close_queue(connection, tenant, queue)
         return taskset_pb2.CloseQueueResponse(num_rows=queue.num_rows)
 

@@ -40,6 +40,7 @@ from services.buffer.store.schema import STAGE_KEY, assignment, run, run_attempt
 from services.buffer.store.segments import FILL, SegmentSize
 from services.buffer.store.stages import locking, stage_of
 from services.buffer.store.turns import KNOWN as KNOWN_TURNS
+from services.buffer.store.turns import TOKENS
 from trinity.runtime.sql import Connection, Row
 from trinity.types import StageKey
 
@@ -167,6 +168,8 @@ class CommitContext:
     """Contents of the segment that takes their samples."""
     known_turns: dict[str, bytes]
     """Hashes of the stored ones among the given turns and their parents, by id."""
+    client_tokens: dict[str, str]
+    """Tokens of the clients' sessions of the turns, by id."""
 
 
 async def load_commit_context(
@@ -184,7 +187,9 @@ async def load_commit_context(
 
     Raises: UnreadablePlan.
     """
-    ids = list({*(own.assignment_id for own in results), *(own.assignment_id for own in turns)})
+    of_turns = (own.assignment_id for own in turns if own.assignment_id is not None)
+    ids = list({*(own.assignment_id for own in results), *of_turns})
+    clients = list({own.session_id for own in turns if own.assignment_id is None})
     turn_ids = {turn_id for own in turns for turn_id in (own.turn_id, own.parent_id) if turn_id}
     _, stages, _, views, fill, *found = await connection.fetch_together(
         *locking(key, is_shared=not is_alone),
@@ -193,7 +198,9 @@ async def load_commit_context(
         (FILL, stage_params(key)),
         *((_BY_PLACE_OR_SEQUENCE, values) for values in _by_producer(key, results)),
         *([(KNOWN_TURNS, stage_params(key, ids=list(turn_ids)))] if turn_ids else []),
+        *([(TOKENS, stage_params(key, ids=clients))] if clients else []),
     )
+    tokens = found.pop() if clients else []
     known_turns = found.pop() if turn_ids else []
     if (stage := stage_of(stages)) is None:
         return None
@@ -208,6 +215,7 @@ async def load_commit_context(
         known=known,
         segment_size=SegmentSize(fill[0].num_rows, fill[0].num_bytes),
         known_turns={row.turn_id: row.content_hash for row in known_turns},
+        client_tokens={row.session_id: row.token for row in tokens},
     )
 
 

@@ -16,13 +16,15 @@ def _own_key(id_name: str) -> list[sa.schema.SchemaItem]:
     ]
 
 
-session = sa.Table(  # The calls of a run over its address
+session = sa.Table(  # The calls of a run over its address, or those of a client
     "session",
     metadata,
     *_own_key("session_id"),
-    sa.Column("assignment_id", UUID, nullable=False),
-    sa.Column("run", sa.Integer, nullable=False),
+    sa.Column("assignment_id", UUID),
+    sa.Column("run", sa.Integer),
     sa.Column("opened_at", TIME, nullable=False, server_default=NOW),
+    sa.Column("client", sa.Text),
+    sa.Column("token", UUID),
     sa.Index("session_assignment_ix", "assignment_id", *STAGE_KEY),
 )
 
@@ -38,5 +40,17 @@ turn = sa.Table(  # One answer of a session: a node of its tree; its body is in 
     sa.Column("segment_id", sa.BigInteger, nullable=False),
     sa.Column("content_hash", sa.LargeBinary, nullable=False),
     sa.Column("created_at", TIME, nullable=False, server_default=NOW),
+    # Of clients: the call, what it is rewarded with, and the run that it was committed as.
+    sa.Column("call_id", UUID),
+    sa.Column("task", sa.Text),
+    sa.Column("reward", sa.Double),
+    sa.Column("assignment_id", UUID),
+    sa.Column("run", sa.Integer),
     sa.Index("turn_session_ix", "session_id", *STAGE_KEY),
+)
+sa.Index(
+    "turn_assignment_ix",
+    turn.c.assignment_id,
+    *(turn.c[name] for name in STAGE_KEY),
+    postgresql_where=turn.c.assignment_id.is_not(None),
 )

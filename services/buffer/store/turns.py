@@ -15,6 +15,7 @@ from services.buffer.store.database import (
     insert_rows,
     key_columns,
     of_stage,
+    seconds_from_now,
     stage_params,
     value_of,
 )
@@ -30,11 +31,18 @@ SCHEMA_VERSION = 1
 BODIES_AT_ONCE = 64
 KNOWN = sa.select(turn.c.turn_id, turn.c.content_hash).where(of_stage(turn), id_in(turn.c.turn_id))
 """Hashes of stored turns by id."""
-_OF_SESSIONS = (
+TOKENS = sa.select(session.c.session_id, session.c.token).where(
+    of_stage(session), id_in(session.c.session_id)
+)
+"""Tokens of clients' sessions by id."""
+OF_SESSIONS = (
     sa.select(turn)
     .where(of_stage(turn), id_in(turn.c.session_id))
     .order_by(turn.c.session_id, turn.c.number)
 )
+_OF_COMMITTED = sa.select(turn).where(of_stage(turn), id_in(turn.c.assignment_id))
+UNCOMMITTED_SECONDS = 7 * 86_400
+"""Time for which the contents of clients' turns are kept that are not committed."""
 _IS_HELD = sa.select(sa.func.count()).where(
     in_stage(assignment),
     assignment.c.assignment_id == sa.bindparam("own_id", type_=UUID),
@@ -53,6 +61,11 @@ class StoredTurn:
     prompt_sha256: bytes
     ordinal: int
     segment_id: int
+    call_id: str | None = None
+    task: str | None = None
+    reward: float | None = None
+    run: int | None = None
+    """The run that it was committed as."""
 
 
 async def insert_turns(
@@ -70,6 +83,7 @@ async def insert_turns(
             "run": received.run,
         }
         for received in turns
+        if received.assignment_id is not None
     }
     await insert_rows(connection, session, list(sessions.values()), ignore_existing=True)
     place = {**own, "segment_id": segment_id}
@@ -84,7 +98,10 @@ async def insert_turns(
         for received in turns
     ]
     await insert_bodies(connection, payloads_of(segment_id), bodies)
-    names = ("session_id", "turn_id", "parent_id", "prompt_sha256", "ordinal", "content_hash")
+    names = (
+        *("session_id", "turn_id", "parent_id", "prompt_sha256", "ordinal", "content_hash"),
+        "call_id",
+    )
     rows = [{**place, **{name: getattr(received, name) for name in names}} for received in turns]
     await insert_rows(connection, turn, rows)
 
@@ -101,8 +118,12 @@ async def turns_of(
     connection: Connection, key: StageKey, runs: Iterable[tuple[str, int]]
 ) -> list[StoredTurn]:
     """Returns the turns of runs, given by assignment and number, in the order of their storing."""
-    ids = sorted({session_id(*run) for run in runs})
-    rows = await connection.fetch(_OF_SESSIONS, stage_params(key, ids=ids))
+    wanted = set(runs)
+    ids = sorted({session_id(*run) for run in wanted})
+    rows = await connection.fetch(OF_SESSIONS, stage_params(key, ids=ids))
+    ids = sorted({assignment_id for assignment_id, _ in wanted})
+    committed = await connection.fetch(_OF_COMMITTED, stage_params(key, ids=ids))
+    rows += [row for row in committed if (row.assignment_id, row.run) in wanted]
     return [value_of(StoredTurn, row) for row in rows]
 
 
@@ -130,7 +151,10 @@ async def read_bodies(
 
 
 async def segments_of_open_sessions(connection: Connection, key: StageKey) -> set[int]:
-    """Returns the segments with turns that an explorer may still ask for."""
+    """Returns the segments with turns that an explorer may still ask for.
+
+    Those of clients are asked for until they are committed, and then for their run.
+    """
     of_session = sa.and_(turn.c.session_id == session.c.session_id, of_stage(turn, key))
     of_assignment = sa.and_(
         assignment.c.assignment_id == session.c.assignment_id, in_stage(assignment, key)
@@ -143,7 +167,20 @@ async def segments_of_open_sessions(connection: Connection, key: StageKey) -> se
         .join(turn, of_session)
         .where(assignment.c.is_open)
     )
-    return set(await connection.fetch_column(statement))
+    is_young = turn.c.created_at > seconds_from_now(-UNCOMMITTED_SECONDS)
+    of_run = sa.and_(assignment.c.assignment_id == turn.c.assignment_id, in_stage(assignment, key))
+    of_clients = (
+        sa.select(turn.c.segment_id)
+        .distinct()
+        .select_from(turn)
+        .join(assignment, of_run, isouter=True)
+        .where(of_stage(turn, key), turn.c.call_id.is_not(None))
+        .where(sa.or_(assignment.c.is_open, turn.c.assignment_id.is_(None) & is_young))
+    )
+    return {
+        *await connection.fetch_column(statement),
+        *await connection.fetch_column(of_clients),
+    }
 
 
 def have_turns(assignment_ids: Iterable[str], key: StageKey) -> sa.Select[tuple[str]]:

@@ -25,6 +25,7 @@ from services.buffer.store.tasksets import (
     load_row_bodies,
     skipped_counts,
 )
+from services.buffer.store.uploads import insert_submitted
 from services.buffer.tasksets.allowed_files import AllowedFiles
 from services.buffer.tasksets.background_jobs import BackgroundJobs, TasksetJob
 from services.buffer.tasksets.row_sources import SQLITE, RowSource, newest_revision
@@ -373,6 +374,8 @@ class TasksetLibrary:
 
     async def _submitted(self, tenant: str, needed: NeededTaskset) -> Taskset | str:
         async with self._database.transaction() as connection:
+            if needed.is_of_clients:
+                await insert_submitted(connection, tenant, needed.name, is_queue=True)
             found = await find_taskset(connection, tenant, name=needed.name)
         if found is None or not (found.is_complete or found.is_queue):
             kind = "queue" if needed.is_queue else "taskset"

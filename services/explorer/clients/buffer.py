@@ -98,7 +98,7 @@ class ExplorerBufferClient:
             max_assignments=max_assignments,
             wait_seconds=min(wait_seconds, POLL_SECONDS),
             lease_seconds=lease_seconds,
-            held=pb.HeldLeases(leases=map(_lease, held)),
+            held=pb.HeldLeases(leases=map(lease_of, held)),
         )
         with translate_rpc_errors("buffer"):
             response = await self._stub.LeaseAssignments(
@@ -113,7 +113,7 @@ class ExplorerBufferClient:
         request = pb.RenewLeasesRequest(
             key=stage_key_to_proto(key),
             explorer_id=self._explorer_id,
-            leases=map(_lease, assignments),
+            leases=map(lease_of, assignments),
             lease_seconds=lease_seconds,
         )
         with translate_rpc_errors("buffer"):
@@ -125,17 +125,67 @@ class ExplorerBufferClient:
         request = pb.ReleaseLeasesRequest(
             key=stage_key_to_proto(key),
             explorer_id=self._explorer_id,
-            leases=map(_lease, assignments),
+            leases=map(lease_of, assignments),
         )
         with translate_rpc_errors("buffer"):
             await self._stub.ReleaseLeases(request, timeout=CALL_SECONDS)
 
     async def get_turns(self, key: StageKey, assignment: Assignment, run: int) -> list[SessionTurn]:
         """Returns the stored turns of a run, parents first."""
-        request = pb.GetTurnsRequest(key=stage_key_to_proto(key), lease=_lease(assignment), run=run)
+        request = pb.GetTurnsRequest(
+            key=stage_key_to_proto(key), lease=lease_of(assignment), run=run
+        )
         with translate_rpc_errors("buffer"):
             stream = self._stub.GetTurns(request, timeout=UPLOAD_SECONDS)
             return [turn async for response in stream for turn in response.turns]
+
+    async def get_client_turns(
+        self, key: StageKey, session: str, *, lease: pb.Lease, wanted: Sequence[str] = ()
+    ) -> list[SessionTurn]:
+        """Returns turns of a client's session, parents first: `wanted` ones with their parents."""
+        request = pb.GetTurnsRequest(
+            key=stage_key_to_proto(key), lease=lease, session_id=session, turn_ids=wanted
+        )
+        with translate_rpc_errors("buffer"):
+            stream = self._stub.GetTurns(request, timeout=UPLOAD_SECONDS)
+            return [turn async for response in stream for turn in response.turns]
+
+    async def open_session(
+        self, key: StageKey, token: str, *, name: str = "", secret: str = ""
+    ) -> pb.OpenSessionResponse:
+        """Takes a client's session, by its name or its secret."""
+        request = pb.OpenSessionRequest(
+            key=stage_key_to_proto(key), name=name, secret=secret, token=token
+        )
+        with translate_rpc_errors():
+            opened: pb.OpenSessionResponse = await self._stub.OpenSession(
+                request, timeout=CALL_SECONDS
+            )
+        return opened
+
+    async def reward_calls(
+        self, key: StageKey, session: str, call_ids: Sequence[str], reward: float, task: str
+    ) -> int:
+        """Rewards calls of a client; returns how many of its answers can be committed."""
+        request = pb.RewardCallsRequest(
+            key=stage_key_to_proto(key),
+            session_id=session,
+            call_ids=call_ids,
+            reward=reward,
+            task=task,
+        )
+        with translate_rpc_errors():
+            response = await self._stub.RewardCalls(request, timeout=CALL_SECONDS)
+        return int(response.num_ready)
+
+    async def commit_session(self, key: StageKey, session: str) -> pb.CommitSessionResponse:
+        """Commits the rewarded calls of a client."""
+        request = pb.CommitSessionRequest(key=stage_key_to_proto(key), session_id=session)
+        with translate_rpc_errors():
+            committed: pb.CommitSessionResponse = await self._stub.CommitSession(
+                request, timeout=CALL_SECONDS
+            )
+        return committed
 
     async def upload_blob(self, tenant: str, content: bytes, media_type: str = "") -> bytes:
         """Stores content, an image if it has a media type, and returns its SHA-256."""
@@ -174,7 +224,8 @@ class ExplorerBufferClient:
             ]
 
 
-def _lease(assignment: Assignment) -> pb.Lease:
+def lease_of(assignment: Assignment) -> pb.Lease:
+    """Returns the lease of an assignment."""
     return pb.Lease(assignment_id=assignment.id, lease_token=assignment.lease_token)
 
 

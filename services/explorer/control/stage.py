@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -26,9 +26,16 @@ from services.explorer.rollout.scheduler import (
 from services.explorer.rollout.user_process_pool import UserProcessPool
 from services.explorer.rollout.weight_gate import DamageChannel, WeightGate
 from services.explorer.rollout.workflow_factory import WorkflowFactory
-from services.explorer.serving.work import ServingRunner, build_serving_runner
+from services.explorer.serving.clients import ClientServer, ClientSessions, lender
+from services.explorer.serving.work import (
+    ServingRunner,
+    access_policy,
+    build_serving_runner,
+    server_parts,
+)
 from services.explorer.settings import ExplorerSettings
 from services.explorer.telemetry import (
+    EXPLORING,
     AbandonedCallReporter,
     CountingGenerator,
     ExploreStepLog,
@@ -37,6 +44,7 @@ from services.explorer.telemetry import (
     load_span,
 )
 from services.explorer.types import LostWeights, WeightsVersion
+from trinity.algorithm.units import COMPARES_NO_RUNS
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.config.sizing.volume import runs_per_runner
 from trinity.errors import RolloutStageFailed, RpcError, UserError
@@ -175,7 +183,9 @@ class RolloutStageFactory:
         processes = _user_processes(job.plan)
         has_died = False
         try:
-            yield await self._open(job, processes)
+            work, clients = await self._open(job, processes)
+            async with clients:
+                yield work
         except BaseException as error:
             has_died = any(isinstance(leaf, EngineDied) for leaf in leaves_of(error))
             raise
@@ -186,8 +196,10 @@ class RolloutStageFactory:
             if processes is not None:
                 await processes.close()
 
-    async def _open(self, job: StageJob, processes: UserProcessPool | None) -> StageScheduler:
-        """Registers the stage with the buffer and prepares the work on it.
+    async def _open(
+        self, job: StageJob, processes: UserProcessPool | None
+    ) -> tuple[StageScheduler, AbstractAsyncContextManager[None]]:
+        """Registers the stage with the buffer; prepares the work on it, and the clients' address.
 
         Raises: UserError when the plan names something that does not exist; PreconditionFailed when
         the buffer cannot read a taskset; RolloutStageFailed when it takes too long.
@@ -202,7 +214,9 @@ class RolloutStageFactory:
         factory = await self._create_factory(job, processes)
         executor = self._executor(job, gate, long_runs, limit, factory, steps)
         await self._register(job, retry_policy)
-        return StageScheduler(
+        takes_clients = any(taskset.is_of_clients for taskset in job.plan.tasksets)
+        clients = self._clients(job, gate) if takes_clients else nullcontext()
+        work = StageScheduler(
             key=job.key,
             limits=self._limits(job.plan),
             buffer=self._buffer,
@@ -215,6 +229,32 @@ class RolloutStageFactory:
             idle_timeout=self._idle_timeout(job.plan, retry_policy),
             steps=steps,
         )
+        return work, clients
+
+    @asynccontextmanager
+    async def _clients(self, job: StageJob, gate: WeightGate) -> AsyncIterator[None]:
+        """Serves clients until the block ends."""
+        plan, policy = job.plan, job.models.policy
+        generator = CountingGenerator(policy.engine, self._counters)
+
+        def published() -> tuple[WeightsVersion, ...]:
+            return job.feed.current.weights if job.feed.current else ()
+
+        access = access_policy(plan, job.key.tenant)
+        advantage = plan.algorithm.advantage_fn
+        server = ClientServer(
+            sessions=ClientSessions(
+                key=job.key,
+                seed=job.seed,
+                stage=StageTurns(buffer=self._buffer, outbox=self._outbox),
+            ),
+            compares="" if advantage in COMPARES_NO_RUNS else advantage,
+            is_ready=lambda: gate.loaded is not None,
+            **server_parts(plan, job.label, policy, lender(gate, generator, published), access),
+        )
+        async with server.open(self._settings.drain_seconds):
+            self._heartbeats.set_activity(f"{EXPLORING}, clients at {server.address}")
+            yield
 
     async def _register(self, job: StageJob, retry_policy: RetryPolicy) -> None:
         """Opens the stage at the buffer, and releases what an earlier process held in it."""

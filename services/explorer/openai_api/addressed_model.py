@@ -131,6 +131,7 @@ class AddressedModel(ModelWrapper):
                 messages=asked.messages,
                 messages_sha256=asked.messages_sha256,
                 told=self._telling.told_of(answer),
+                call=self._claimed[0].id,
             )
             self._session.fill(slot, turn)
         except BaseException:

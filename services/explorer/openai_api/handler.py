@@ -300,7 +300,7 @@ async def _store(images: Sequence[EncodedImage], model: ModelWrapper) -> None:
 
 def attempt_gone() -> Response:
     """Returns the answer to a request for a run that is over."""
-    return error_response(410, INVALID, "there is no such attempt, or it is over")
+    return error_response(410, INVALID, "the run of this session is over")
 
 
 def model_list(*names: str) -> JsonObject:

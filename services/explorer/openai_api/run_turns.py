@@ -1,20 +1,22 @@
-"""The turns of a stage's runs: sent with the results, and read where a run goes on."""
+"""The turns of a stage's runs and clients: sent with the results, and read where one goes on."""
 
 import asyncio
-import hashlib
-import hmac
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
-from services.explorer.clients.buffer import ExplorerBufferClient
+from services.explorer.clients.buffer import ExplorerBufferClient, lease_of
 from services.explorer.delivery.outbox import Outbox
-from services.explorer.types import Attempt, ResultReport
+from services.explorer.types import Attempt, CommitOutcome, ResultReport
+from trinity.api.v1 import buffer_pb2 as pb
 from trinity.api.v1.experience_pb2 import SessionTurn
 from trinity.data.images import images_of
 from trinity.errors import Unavailable
 from trinity.runtime.retry import Retry
-from trinity.runtime.session_ids import session_id
+from trinity.runtime.session_ids import session_id, session_secret
+from trinity.types import Experience, StageKey
 from trinity.workflows.answers import TurnNode
-from trinity.workflows.turn_codec import encode_payload
+from trinity.workflows.turn_codec import decode_turn, encode_payload
 
 LOAD_SECONDS = 30.0
 Report = asyncio.Future[ResultReport]
@@ -43,6 +45,29 @@ class StageTurns:
         report.add_done_callback(lambda _: self._forget(own_id, report))
         return report
 
+    async def committed_answers(self, attempt: Attempt) -> list[Experience]:
+        """Returns the answers that a client has committed as a run, with their reward.
+
+        Raises: RpcError.
+        """
+        lease = lease_of(attempt.assignment)
+        task: Any = attempt.assignment.new_task()  # the buffer has made it
+        session, call = task["session"], task["calls"][attempt.run]
+        wanted: list[str] = call["turns"]
+        retry = Retry(seconds=LOAD_SECONDS, timeout_error=Unavailable)
+        messages = await retry.call_async(
+            lambda: self.buffer.get_client_turns(attempt.key, session, lease=lease, wanted=wanted)
+        )
+        turns: dict[str, TurnNode] = {}
+        for message in messages:
+            parent = turns[message.parent_id] if message.parent_id else None
+            turns[message.id] = decode_turn(message, parent)
+        answers = [turns[turn_id].answer for turn_id in wanted]
+        for answer in answers:
+            answer.origin = answer.copied()
+            answer.reward = float(call["reward"])
+        return answers
+
     async def wait_for_reports(self, own_id: str) -> None:
         """Waits until all turns of a session are reported on."""
         while sent := self._sent.get(own_id):
@@ -52,6 +77,51 @@ class StageTurns:
         self._sent[own_id].discard(report)
         if not self._sent[own_id]:
             del self._sent[own_id]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientTurns:
+    """The store of a client's session, under the token of this explorer."""
+
+    stage: StageTurns
+    key: StageKey
+    session_id: str
+    token: str
+    on_loss: Callable[[], None]
+    """Called when another explorer holds the session."""
+
+    async def load(self) -> list[SessionTurn]:
+        """Returns the stored turns. Raises: RpcError."""
+        await self.stage.wait_for_reports(self.session_id)
+        lease = pb.Lease(assignment_id=self.session_id, lease_token=self.token)
+        return await self.stage.buffer.get_client_turns(self.key, self.session_id, lease=lease)
+
+    def store(self, turn: TurnNode) -> Report:
+        """Sends a turn."""
+        message = _message(self.key, turn)
+        message.session_id, message.call_id = self.session_id, turn.call
+        message.lease_token = self.token
+        report = self.stage.send(self.session_id, message)
+        report.add_done_callback(self._on_report)
+        return report
+
+    def _on_report(self, report: Report) -> None:
+        if not report.cancelled() and report.result().outcome is CommitOutcome.REJECTED:
+            self.on_loss()
+
+
+def _message(key: StageKey, turn: TurnNode) -> SessionTurn:
+    return SessionTurn(
+        tenant=key.tenant,
+        experiment_id=key.experiment_id,
+        stage=key.stage,
+        id=turn.id,
+        parent_id="" if turn.parent is None else turn.parent.id,
+        prompt_sha256=turn.prompt_sha256,
+        ordinal=turn.ordinal,
+        payload=encode_payload(turn),
+        media_sha256=[image.sha256 for image in images_of(turn.messages)],
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +135,7 @@ class RunTurns:
     @property
     def secret(self) -> str:
         """The secret part of the session's address: the same in every explorer."""
-        key = self.attempt.assignment.session_key
-        return hmac.digest(key, self.session_id.encode(), hashlib.sha256).hex()
+        return session_secret(self.attempt.assignment.session_key, self.session_id)
 
     async def load(self) -> list[SessionTurn]:
         """Returns the turns of earlier attempts, once all those on their way are reported on.
@@ -84,19 +153,7 @@ class RunTurns:
 
     def store(self, turn: TurnNode) -> Report:
         """Sends a turn."""
-        key, assignment = self.attempt.key, self.attempt.assignment
-        message = SessionTurn(
-            tenant=key.tenant,
-            experiment_id=key.experiment_id,
-            stage=key.stage,
-            assignment_id=assignment.id,
-            run=self.attempt.run,
-            lease_token=assignment.lease_token,
-            id=turn.id,
-            parent_id="" if turn.parent is None else turn.parent.id,
-            prompt_sha256=turn.prompt_sha256,
-            ordinal=turn.ordinal,
-            payload=encode_payload(turn),
-            media_sha256=[image.sha256 for image in images_of(turn.messages)],
-        )
+        message, assignment = _message(self.attempt.key, turn), self.attempt.assignment
+        message.assignment_id, message.run = assignment.id, self.attempt.run
+        message.lease_token = assignment.lease_token
         return self.stage.send(self.session_id, message)

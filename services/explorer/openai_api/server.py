@@ -18,6 +18,7 @@ from services.explorer.openai_api.addressed_model import lent_model
 from services.explorer.openai_api.chat import ResponseWriter
 from services.explorer.openai_api.chats import SessionChats
 from services.explorer.openai_api.errors import (
+    INVALID,
     Answer,
     error_response,
     json_response,
@@ -28,7 +29,6 @@ from services.explorer.openai_api.handler import (
     ROUTES,
     ApiHandler,
     ReadCall,
-    attempt_gone,
     model_list,
     named_model,
 )
@@ -56,7 +56,7 @@ class AttemptApiServer:
     """Serves calls under a run's address by the model of an attempt, with its weights and limits.
 
     Access is limited: the address holds a secret of the session, requests carry the key, and the
-    server listens on this machine only. An attempt that is over gets 410.
+    server listens on this machine only. A session that no attempt has gets 404.
 
         await api.start_api()
         model.enable_api(api.register_attempt(model))
@@ -152,7 +152,7 @@ class AttemptApiServer:
             return _no_key()
         model = self._models.get(request.path_params["secret"])
         if model is None:
-            return attempt_gone()
+            return _no_session()
         session = self._sessions[model]
         await session.load()
         lend, chats = partial(lent_model, model, session), SessionChats(session.tree)
@@ -176,6 +176,14 @@ def _listen(port: int | None) -> socket.socket:
         except OSError as error:
             logger.warning("a port is taken", extra={"port": wanted, "why": str(error)})
     raise UserError(f"no port of {LOOPBACK} is free for the OpenAI-compatible address")
+
+
+def _no_session() -> Response:
+    return error_response(
+        404,
+        INVALID,
+        "there is no such session, or its run is over: ask at the address that the run was given",
+    )
 
 
 def _no_key() -> Response:

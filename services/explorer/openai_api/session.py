@@ -105,18 +105,20 @@ class Session:
             try:
                 for message in await self._store.load():
                     parent = self.tree.turns[message.parent_id] if message.parent_id else None
-                    self._take_over(decode_turn(message, parent))
+                    is_given = message.is_rewarded  # its client received it
+                    self._take_over(decode_turn(message, parent), is_given=is_given)
             except RpcError as error:
                 raise unavailable(f"the turns of this run cannot be read: {error}") from error
             self._is_loaded = True
 
-    def _take_over(self, turn: TurnNode) -> None:
+    def _take_over(self, turn: TurnNode, *, is_given: bool) -> None:
         slot = Slot(
             parent=turn.parent,
             prompt_sha256=turn.prompt_sha256,
             ordinal=turn.ordinal,
             id=turn.id,
             is_begun=True,
+            is_given=is_given,
             turn=turn,
         )
         slot.ended.set()

@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from services.explorer.engines import LoadedModel
 from services.explorer.media import MediaStore
@@ -83,7 +84,7 @@ class SeedInputs:
         return self._seed_of(f"{parent.hex()}/{prompt_sha256.hex()}/{ordinal}")
 
     def _seed_of(self, call: int | str) -> int:
-        parts = (
+        return seed_from(
             self.experiment_seed,
             self.stage,
             self.kind,
@@ -94,9 +95,13 @@ class SeedInputs:
             call,
             *([self.model] if self.model else []),
         )
-        text = "\0".join(map(str, parts)).encode()
-        digest = hashlib.blake2b(text, digest_size=8).digest()
-        return int.from_bytes(digest, "big") >> (64 - SEED_BITS)
+
+
+def seed_from(*parts: object) -> int:
+    """Returns a 63-bit seed that follows from these parts."""
+    text = "\0".join(map(str, parts)).encode()
+    digest = hashlib.blake2b(text, digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> (64 - SEED_BITS)
 
 
 class WorkflowFactory:
@@ -271,6 +276,8 @@ class WorkflowFactory:
             model_path=plan.model_path,
         )
         model.media = self._media
+        if taskset.is_of_clients and self._turns is not None:
+            model.committed_answers = partial(self._turns.committed_answers, attempt)
         if self._api is not None:
             model.enable_api(self._open_session(self._api, attempt, model))
         return model

@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 import secrets
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 
 from services.explorer.engine.interface import Engine
@@ -12,11 +12,11 @@ from services.explorer.engine.weight_transfer import WeightLoader
 from services.explorer.openai_api.errors import InvalidApiRequest
 from services.explorer.openai_api.handler import ApiCall
 from services.explorer.rollout.workflow_factory import SEED_BITS
-from services.explorer.types import WeightsVersion
+from services.explorer.types import WeightsId, WeightsVersion
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.errors import ManifestError
 from trinity.types import SamplingParams
-from trinity.workflows.generation import ChatTokenizer, ModelLimits
+from trinity.workflows.generation import ChatTokenizer, Generator, ModelLimits
 from trinity.workflows.model import ModelWrapper
 
 
@@ -84,6 +84,12 @@ class ServingPool:
             slot.num_calls -= 1
             self._changed.set()
 
+    @asynccontextmanager
+    async def lend(self) -> AsyncIterator[tuple[Engine, WeightsId]]:
+        """Borrows an engine, and yields it with its weights."""
+        async with self.borrow() as slot:
+            yield slot.engine, slot.weights.id
+
     async def load_all(self, weights: WeightsVersion) -> None:
         """Loads weights into every engine that has others; a failure in one does not stop the rest.
 
@@ -123,6 +129,10 @@ class ServingPool:
             await self._changed.wait()
 
 
+LendEngine = Callable[[], AbstractAsyncContextManager[tuple[Generator, WeightsId]]]
+"""Gives an engine with its weights, which stay until the block ends."""
+
+
 class ModelBorrower:
     """Applies section `model` as defaults, and `explorer.max_timeout` as each request's limit."""
 
@@ -130,11 +140,11 @@ class ModelBorrower:
         self,
         *,
         plan: StagePlan,
-        pool: ServingPool,
+        lend: LendEngine,
         tokenizer: ChatTokenizer,
         names: tuple[str, ...],
     ) -> None:
-        self._pool = pool
+        self._lend = lend
         self._tokenizer = tokenizer
         self._names = names
         self._seconds = plan.config.explorer.max_timeout
@@ -153,10 +163,9 @@ class ModelBorrower:
         Raises: InvalidApiRequest for a model of another name; TimeoutError.
         """
         self._check_name(call.model)
-        async with asyncio.timeout(self._seconds), self._pool.borrow() as slot:
-            weights = slot.weights.id
+        async with asyncio.timeout(self._seconds), self._lend() as (engine, weights):
             yield ModelWrapper(
-                generator=slot.engine,
+                generator=engine,
                 tokenizer=self._tokenizer,
                 limits=self._limits,
                 sampling=self._sampling,

@@ -3,12 +3,11 @@
 import asyncio
 import logging
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from http import HTTPStatus
 
-from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Send
@@ -28,7 +27,7 @@ from services.explorer.openai_api.handler import (
     named_model,
 )
 from services.explorer.serving.access import ServingAccessPolicy
-from services.explorer.serving.pool import ModelBorrower, ServingPool
+from services.explorer.serving.pool import ModelBorrower
 from trinity.errors import UserError
 from trinity.runtime.host_port import join_address
 from trinity.runtime.http.connections import ConnectionTable
@@ -54,7 +53,7 @@ class ModelServer:
         *,
         access: ServingAccessPolicy,
         port: int,
-        pool: ServingPool,
+        is_ready: Callable[[], bool],
         borrower: ModelBorrower,
         handler: ApiHandler,
         names: tuple[str, ...],
@@ -62,7 +61,7 @@ class ModelServer:
     ) -> None:
         self._access = access
         self._port = port
-        self._pool = pool
+        self._is_ready = is_ready
         self._borrower = borrower
         self._handler = handler
         self._names = names
@@ -89,7 +88,7 @@ class ModelServer:
         tls = self._access.tls
         listening = _listen(self._access.host, self._port)
         self._port = listening.getsockname()[1]
-        server = HttpServer(self._app(), table=self._table, refuse=not_http)
+        server = HttpServer(new_application(self._routes()), table=self._table, refuse=not_http)
         await server.start(listening, tls)
         try:
             logger.info("the model is served", extra={"address": self.address})
@@ -98,7 +97,7 @@ class ModelServer:
             await self._drain(drain_seconds)
             await server.stop()
 
-    def _app(self) -> Starlette:
+    def _routes(self) -> dict[str, Answer]:
         routes: dict[str, Answer] = {
             "GET /health": self._health,
             "GET /v1/models": self._allowed(self._list_models),
@@ -107,7 +106,7 @@ class ModelServer:
         for path, read in ROUTES.items():
             answer = partial(self._handler.answer, read, self._borrow)
             routes[f"POST {path}"] = self._allowed(answer)
-        return new_application(routes)
+        return routes
 
     async def _drain(self, seconds: float) -> None:
         """Refuses new requests and waits for those in progress."""
@@ -122,7 +121,7 @@ class ModelServer:
 
     async def _health(self, _: Request, __: Send) -> Response:
         """Reports only readiness: load balancers have no token."""
-        ready = not self._stopping and self._pool.num_open > 0
+        ready = not self._stopping and self._is_ready()
         return json_response({"status": "ready" if ready else "not ready"}, 200 if ready else 503)
 
     async def _list_models(self, _: Request, __: Send) -> Response:

@@ -8,13 +8,14 @@ import asyncio
 import json
 import logging
 from pathlib import Path
+from typing import TypedDict
 
 from services.explorer.engines import LoadedModel, LoadedStageModels
 from services.explorer.openai_api.chat import ResponseWriter
 from services.explorer.openai_api.handler import ApiHandler
 from services.explorer.openai_api.images import RequestImages
 from services.explorer.serving.access import ServingAccessPolicy, read_or_create_key
-from services.explorer.serving.pool import ModelBorrower, ServingPool
+from services.explorer.serving.pool import LendEngine, ModelBorrower, ServingPool
 from services.explorer.serving.server import ModelServer
 from services.explorer.types import ExplorerStopped, WeightsId, WeightsVersion, model_weights
 from trinity.config.plan.stage_plan import StagePlan
@@ -238,7 +239,10 @@ def build_serving_runner(
     return ServingRunner(
         plan=plan,
         pool=pool,
-        server=_build_server(plan, label, models.policy, pool, access),
+        server=ModelServer(
+            is_ready=lambda: pool.num_open > 0,
+            **server_parts(plan, label, models.policy, pool.lend, access),
+        ),
         access=access,
         heartbeats=heartbeats,
         drain_seconds=drain_seconds,
@@ -272,9 +276,21 @@ def _key_file(plan: StagePlan) -> Path:
     return Path(plan.served.key_file)
 
 
-def _build_server(
-    plan: StagePlan, label: str, model: LoadedModel, pool: ServingPool, access: ServingAccessPolicy
-) -> ModelServer:
+class ServerParts(TypedDict):
+    """Arguments of a server of a model."""
+
+    access: ServingAccessPolicy
+    port: int
+    borrower: ModelBorrower
+    handler: ApiHandler
+    names: tuple[str, ...]
+    table: ConnectionTable
+
+
+def server_parts(
+    plan: StagePlan, label: str, model: LoadedModel, lend: LendEngine, access: ServingAccessPolicy
+) -> ServerParts:
+    """Builds the parts of a server of a stage's model."""
     paths = (plan.config.model.model_path, plan.model_path)
     names = tuple(dict.fromkeys(name for name in (*paths, label) if name))
     writer = ResponseWriter(
@@ -283,11 +299,10 @@ def _build_server(
         parsers=model.parsers,
         template_kwargs=plan.config.model.template_kwargs,
     )
-    return ModelServer(
+    return ServerParts(
         access=access,
         port=plan.config.explorer.proxy_port,
-        pool=pool,
-        borrower=ModelBorrower(plan=plan, pool=pool, tokenizer=model.tokenizer, names=names),
+        borrower=ModelBorrower(plan=plan, lend=lend, tokenizer=model.tokenizer, names=names),
         handler=ApiHandler(
             writer=writer,
             schemas=model.schemas,

@@ -17,6 +17,7 @@ from tests.integration.buffer.plans import ROWS, Sizes, rollout_plan
 from tests.integration.buffer.process import BufferProcess
 from tests.integration.buffer.test_feedback import give, reward
 from tests.integration.buffer.test_retraining import Recorded
+from tests.integration.buffer.test_sessions import settle, stored, turn_of
 from trinity.api.v1 import query_pb2 as pb
 from trinity.api.v1.buffer_pb2 import BatchHead
 from trinity.config.plan.stage_plan import StagePlan
@@ -233,3 +234,24 @@ async def test_a_removal_that_waits_for_a_reader_stands_in_nobodys_way(
                 reader.execute("SELECT count(*) FROM payload")
         assert there(own_process, own_buffer) == [1, 2, 3, 4, 5, 6]
     await removed(own_process, own_buffer, 4)
+
+
+async def test_turns_of_a_run_that_goes_on_stay(
+    own_process: BufferProcess, own_buffer: Buffer, tmp_path: Path
+) -> None:
+    late: Sizes = {**WANTED, "sync_offset": 1}
+    await begin(own_buffer, rollout_plan(tmp_path, keep_steps=0, **late))
+    going_on, *others = (await own_buffer.lease()).assignments
+    asked = turn_of(own_buffer, going_on)
+    await settle(own_buffer, asked)
+    await own_buffer.finish_all(others)
+    for step in range(1, 7):
+        leased = (await own_buffer.lease()).assignments
+        await own_buffer.finish_all([own for own in leased if own.id != going_on.id])
+        await own_buffer.batch(step)
+        await own_buffer.report(step)
+        await own_buffer.record(step)
+        await own_buffer.checkpoint(step)
+    await removed(own_process, own_buffer, 3)
+    assert 1 in there(own_process, own_buffer)
+    assert [turn.payload for turn in await stored(own_buffer, going_on)] == [asked.payload]

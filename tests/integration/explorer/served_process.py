@@ -38,8 +38,8 @@ def model_server(folder: Path, limits: HttpLimits) -> ModelServer:
             host="127.0.0.1", security=PLAINTEXT, key=SERVED_KEY, tenant="default"
         ),
         port=0,
-        pool=pool,
-        borrower=ModelBorrower(plan=plan, pool=pool, tokenizer=tokenizer, names=("m",)),
+        is_ready=lambda: pool.num_open > 0,
+        borrower=ModelBorrower(plan=plan, lend=pool.lend, tokenizer=tokenizer, names=("m",)),
         handler=ApiHandler(writer=ResponseWriter(model_path="m", tokenizer=tokenizer)),
         names=("m",),
         table=ConnectionTable(limits),

@@ -11,6 +11,7 @@ from tests.unit.buffer.builders import ASSIGNMENT, KEY, PRODUCER
 TOKEN = str(uuid.UUID(int=9))
 TURN = ReceivedTurn(
     key=KEY,
+    session_id="session",
     assignment_id=ASSIGNMENT,
     run=0,
     lease_token=TOKEN,
@@ -78,3 +79,12 @@ def test_a_turn_without_its_parent_or_its_run_is_refused() -> None:
     assert reason == "its parent first is not stored"
     [(_, reason)] = reasons(replace(TURN, run=7))
     assert reason.startswith("there is no run 7")
+
+
+def test_a_clients_turn_counts_under_the_token_of_its_session_alone() -> None:
+    own = replace(TURN, assignment_id=None, lease_token="newest")
+    for token, is_new in (("newest", True), ("before", False)):
+        [told] = decide_turns(
+            [own], views={}, known={}, stage_is_open=True, clients={"session": token}
+        )
+        assert (told.is_new, told.reason) == (is_new, "" if is_new else FENCED)

@@ -91,6 +91,29 @@ def test_a_selector_that_learns_from_batches_needs_a_trainer() -> None:
         stage(mode="explore", buffer=given)
 
 
+def test_what_clients_commit_is_a_queue_that_is_trained_meanwhile() -> None:
+    clients = {"storage_type": "queue", "default_workflow_type": "clients"}
+
+    def planned(taskset: Mapping[str, object], **more: object) -> StagePlan:
+        given = {"explorer_input": {"taskset": taskset}, "total_steps": 4}
+        return stage(buffer={**given, **more.pop("buffer", {})}, **more)  # type: ignore[dict-item]
+
+    late: dict[str, object] = {"synchronizer": {"sync_offset": 1}}
+    plan = planned(clients, **late)
+    assert plan.tasksets[0].is_of_clients and not plan.trains_explore_steps
+    assert plan.experience_buffer.max_read_timeout > 86_400, "clients may ask nothing for days"
+    replay = {"trainer_input": {"experience_buffer": {"replay_buffer": {"enable": True}}}}
+    refused: list[tuple[Mapping[str, object], dict[str, object], str]] = [
+        (clients, {}, "`synchronizer.sync_offset: 0`: the workflow `clients`.*give 1 or more"),
+        ({**clients, "storage_type": "client", "path": None}, late, "give `storage_type: queue`"),
+        (clients, {**late, "mode": "explore"}, "give `mode: both`"),
+        (clients, {**late, "buffer": replay}, "`replay_buffer.enable`"),
+    ]
+    for taskset, more, words in refused:
+        with pytest.raises(UserError, match=words):
+            planned(taskset, **more)
+
+
 def test_a_queue_stands_alone_and_says_how_long_it_may_last() -> None:
     queue = {"name": "tasks", "storage_type": "queue"}
     assert with_tasksets(queue).tasksets[0].storage_type == "queue"

@@ -320,9 +320,9 @@ async def test_only_who_has_key_and_address_is_answered(offered: Offered) -> Non
     ):
         with pytest.raises(openai.AuthenticationError, match="api_key"):
             await keyless.chat.completions.create(model="m", messages=QUESTION)  # type: ignore[arg-type]
-        with pytest.raises(openai.APIStatusError, match="no such attempt") as told:
+        with pytest.raises(openai.APIStatusError, match="no such session") as told:
             await lost.chat.completions.create(model="m", messages=QUESTION)  # type: ignore[arg-type]
-    assert told.value.status_code == 410
+    assert told.value.status_code == 404
     assert access.address.startswith("http://127.0.0.1:")
     assert not offered.engine.seeds
 

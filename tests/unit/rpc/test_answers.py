@@ -166,6 +166,7 @@ KNOWN_TEXTS = {
     *("explorer_id", "trainer_id", "lease_token", "traceparent", "trace_id"),
     *("payload", "prompt_sha256", "session_key"),  # of turns, within the bounds of results
     *("sha256", "chunk"),  # of an image
+    *("session_id", "call_id", "secret"),  # of clients: UUIDs, and one that the buffer makes
     *("tenant", "stage", "label", "name", "taskset", "owner", "waits_for", "rows_from_run"),
     *("manifest_sha256", "weights_sha256", "path", "address"),
     *("content_sha256", "row_sha256", "rows_sha256", "before_sha256", "lineage_sha256"),

@@ -254,20 +254,84 @@ class ReleaseLeasesResponse(_message.Message):
     def __init__(self, num_released: _Optional[int] = ...) -> None: ...
 
 class GetTurnsRequest(_message.Message):
-    __slots__ = ("key", "lease", "run")
+    __slots__ = ("key", "lease", "run", "session_id", "turn_ids")
     KEY_FIELD_NUMBER: _ClassVar[int]
     LEASE_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    TURN_IDS_FIELD_NUMBER: _ClassVar[int]
     key: StageKey
     lease: Lease
     run: int
-    def __init__(self, key: _Optional[_Union[StageKey, _Mapping]] = ..., lease: _Optional[_Union[Lease, _Mapping]] = ..., run: _Optional[int] = ...) -> None: ...
+    session_id: str
+    turn_ids: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, key: _Optional[_Union[StageKey, _Mapping]] = ..., lease: _Optional[_Union[Lease, _Mapping]] = ..., run: _Optional[int] = ..., session_id: _Optional[str] = ..., turn_ids: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class GetTurnsResponse(_message.Message):
     __slots__ = ("turns",)
     TURNS_FIELD_NUMBER: _ClassVar[int]
     turns: _containers.RepeatedCompositeFieldContainer[_experience_pb2.SessionTurn]
     def __init__(self, turns: _Optional[_Iterable[_Union[_experience_pb2.SessionTurn, _Mapping]]] = ...) -> None: ...
+
+class OpenSessionRequest(_message.Message):
+    __slots__ = ("key", "name", "secret", "token")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SECRET_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    key: StageKey
+    name: str
+    secret: str
+    token: str
+    def __init__(self, key: _Optional[_Union[StageKey, _Mapping]] = ..., name: _Optional[str] = ..., secret: _Optional[str] = ..., token: _Optional[str] = ...) -> None: ...
+
+class OpenSessionResponse(_message.Message):
+    __slots__ = ("session_id", "secret")
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    SECRET_FIELD_NUMBER: _ClassVar[int]
+    session_id: str
+    secret: str
+    def __init__(self, session_id: _Optional[str] = ..., secret: _Optional[str] = ...) -> None: ...
+
+class RewardCallsRequest(_message.Message):
+    __slots__ = ("key", "session_id", "call_ids", "reward", "task")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    CALL_IDS_FIELD_NUMBER: _ClassVar[int]
+    REWARD_FIELD_NUMBER: _ClassVar[int]
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    key: StageKey
+    session_id: str
+    call_ids: _containers.RepeatedScalarFieldContainer[str]
+    reward: float
+    task: str
+    def __init__(self, key: _Optional[_Union[StageKey, _Mapping]] = ..., session_id: _Optional[str] = ..., call_ids: _Optional[_Iterable[str]] = ..., reward: _Optional[float] = ..., task: _Optional[str] = ...) -> None: ...
+
+class RewardCallsResponse(_message.Message):
+    __slots__ = ("num_ready",)
+    NUM_READY_FIELD_NUMBER: _ClassVar[int]
+    num_ready: int
+    def __init__(self, num_ready: _Optional[int] = ...) -> None: ...
+
+class CommitSessionRequest(_message.Message):
+    __slots__ = ("key", "session_id")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    key: StageKey
+    session_id: str
+    def __init__(self, key: _Optional[_Union[StageKey, _Mapping]] = ..., session_id: _Optional[str] = ...) -> None: ...
+
+class CommitSessionResponse(_message.Message):
+    __slots__ = ("explore_step", "num_groups", "num_calls", "num_single")
+    EXPLORE_STEP_FIELD_NUMBER: _ClassVar[int]
+    NUM_GROUPS_FIELD_NUMBER: _ClassVar[int]
+    NUM_CALLS_FIELD_NUMBER: _ClassVar[int]
+    NUM_SINGLE_FIELD_NUMBER: _ClassVar[int]
+    explore_step: int
+    num_groups: int
+    num_calls: int
+    num_single: int
+    def __init__(self, explore_step: _Optional[int] = ..., num_groups: _Optional[int] = ..., num_calls: _Optional[int] = ..., num_single: _Optional[int] = ...) -> None: ...
 
 class UploadBlobRequest(_message.Message):
     __slots__ = ("sha256", "chunk", "tenant", "media_type")

@@ -73,6 +73,21 @@ class BufferServiceStub:
                 request_serializer=trinity_dot_api_dot_v1_dot_buffer__pb2.GetTurnsRequest.SerializeToString,
                 response_deserializer=trinity_dot_api_dot_v1_dot_buffer__pb2.GetTurnsResponse.FromString,
                 _registered_method=True)
+        self.OpenSession = channel.unary_unary(
+                '/trinity.api.v1.BufferService/OpenSession',
+                request_serializer=trinity_dot_api_dot_v1_dot_buffer__pb2.OpenSessionRequest.SerializeToString,
+                response_deserializer=trinity_dot_api_dot_v1_dot_buffer__pb2.OpenSessionResponse.FromString,
+                _registered_method=True)
+        self.RewardCalls = channel.unary_unary(
+                '/trinity.api.v1.BufferService/RewardCalls',
+                request_serializer=trinity_dot_api_dot_v1_dot_buffer__pb2.RewardCallsRequest.SerializeToString,
+                response_deserializer=trinity_dot_api_dot_v1_dot_buffer__pb2.RewardCallsResponse.FromString,
+                _registered_method=True)
+        self.CommitSession = channel.unary_unary(
+                '/trinity.api.v1.BufferService/CommitSession',
+                request_serializer=trinity_dot_api_dot_v1_dot_buffer__pb2.CommitSessionRequest.SerializeToString,
+                response_deserializer=trinity_dot_api_dot_v1_dot_buffer__pb2.CommitSessionResponse.FromString,
+                _registered_method=True)
         self.UploadBlob = channel.stream_unary(
                 '/trinity.api.v1.BufferService/UploadBlob',
                 request_serializer=trinity_dot_api_dot_v1_dot_buffer__pb2.UploadBlobRequest.SerializeToString,
@@ -191,6 +206,31 @@ class BufferServiceServicer:
     def GetTurns(self, request, context):
         """GetTurns streams the stored turns of a run whose assignment is leased, parents first. May be retried;
         it changes nothing. FAILED_PRECONDITION: the lease is lost, or contents were deleted.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def OpenSession(self, request, context):
+        """OpenSession gives an explorer the session of a client, and makes it where a name is new. May be retried,
+        by the token: turns under any other are refused from then on. NOT_FOUND: no session has this secret.
+        FAILED_PRECONDITION: the stage takes no calls of clients, or has ended.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RewardCalls(self, request, context):
+        """RewardCalls gives calls of a client a reward; each keeps its first one. May be retried. NOT_FOUND: the
+        session has no such call. FAILED_PRECONDITION: one of them is committed.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CommitSession(self, request, context):
+        """CommitSession makes an explore step of the calls that have a reward and are not committed: a group for
+        each task, a run for each call. May be retried: the rest is committed, which may be nothing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -324,6 +364,21 @@ def add_BufferServiceServicer_to_server(servicer, server):
                     servicer.GetTurns,
                     request_deserializer=trinity_dot_api_dot_v1_dot_buffer__pb2.GetTurnsRequest.FromString,
                     response_serializer=trinity_dot_api_dot_v1_dot_buffer__pb2.GetTurnsResponse.SerializeToString,
+            ),
+            'OpenSession': grpc.unary_unary_rpc_method_handler(
+                    servicer.OpenSession,
+                    request_deserializer=trinity_dot_api_dot_v1_dot_buffer__pb2.OpenSessionRequest.FromString,
+                    response_serializer=trinity_dot_api_dot_v1_dot_buffer__pb2.OpenSessionResponse.SerializeToString,
+            ),
+            'RewardCalls': grpc.unary_unary_rpc_method_handler(
+                    servicer.RewardCalls,
+                    request_deserializer=trinity_dot_api_dot_v1_dot_buffer__pb2.RewardCallsRequest.FromString,
+                    response_serializer=trinity_dot_api_dot_v1_dot_buffer__pb2.RewardCallsResponse.SerializeToString,
+            ),
+            'CommitSession': grpc.unary_unary_rpc_method_handler(
+                    servicer.CommitSession,
+                    request_deserializer=trinity_dot_api_dot_v1_dot_buffer__pb2.CommitSessionRequest.FromString,
+                    response_serializer=trinity_dot_api_dot_v1_dot_buffer__pb2.CommitSessionResponse.SerializeToString,
             ),
             'UploadBlob': grpc.stream_unary_rpc_method_handler(
                     servicer.UploadBlob,
@@ -557,6 +612,87 @@ class BufferService:
             '/trinity.api.v1.BufferService/GetTurns',
             trinity_dot_api_dot_v1_dot_buffer__pb2.GetTurnsRequest.SerializeToString,
             trinity_dot_api_dot_v1_dot_buffer__pb2.GetTurnsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def OpenSession(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/trinity.api.v1.BufferService/OpenSession',
+            trinity_dot_api_dot_v1_dot_buffer__pb2.OpenSessionRequest.SerializeToString,
+            trinity_dot_api_dot_v1_dot_buffer__pb2.OpenSessionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RewardCalls(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/trinity.api.v1.BufferService/RewardCalls',
+            trinity_dot_api_dot_v1_dot_buffer__pb2.RewardCallsRequest.SerializeToString,
+            trinity_dot_api_dot_v1_dot_buffer__pb2.RewardCallsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CommitSession(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/trinity.api.v1.BufferService/CommitSession',
+            trinity_dot_api_dot_v1_dot_buffer__pb2.CommitSessionRequest.SerializeToString,
+            trinity_dot_api_dot_v1_dot_buffer__pb2.CommitSessionResponse.FromString,
             options,
             channel_credentials,
             insecure,

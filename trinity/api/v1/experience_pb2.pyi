@@ -323,7 +323,7 @@ class RunResultBatch(_message.Message):
     def __init__(self, producer: _Optional[str] = ..., results: _Optional[_Iterable[_Union[RunResult, _Mapping]]] = ..., blob_sha256: _Optional[bytes] = ..., turns: _Optional[_Iterable[_Union[SessionTurn, _Mapping]]] = ...) -> None: ...
 
 class SessionTurn(_message.Message):
-    __slots__ = ("tenant", "experiment_id", "stage", "assignment_id", "run", "lease_token", "id", "parent_id", "prompt_sha256", "ordinal", "payload", "sequence", "media_sha256")
+    __slots__ = ("tenant", "experiment_id", "stage", "assignment_id", "run", "lease_token", "id", "parent_id", "prompt_sha256", "ordinal", "payload", "sequence", "media_sha256", "session_id", "call_id", "is_rewarded")
     TENANT_FIELD_NUMBER: _ClassVar[int]
     EXPERIMENT_ID_FIELD_NUMBER: _ClassVar[int]
     STAGE_FIELD_NUMBER: _ClassVar[int]
@@ -337,6 +337,9 @@ class SessionTurn(_message.Message):
     PAYLOAD_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     MEDIA_SHA256_FIELD_NUMBER: _ClassVar[int]
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    CALL_ID_FIELD_NUMBER: _ClassVar[int]
+    IS_REWARDED_FIELD_NUMBER: _ClassVar[int]
     tenant: str
     experiment_id: str
     stage: str
@@ -350,7 +353,10 @@ class SessionTurn(_message.Message):
     payload: bytes
     sequence: int
     media_sha256: _containers.RepeatedScalarFieldContainer[bytes]
-    def __init__(self, tenant: _Optional[str] = ..., experiment_id: _Optional[str] = ..., stage: _Optional[str] = ..., assignment_id: _Optional[str] = ..., run: _Optional[int] = ..., lease_token: _Optional[str] = ..., id: _Optional[str] = ..., parent_id: _Optional[str] = ..., prompt_sha256: _Optional[bytes] = ..., ordinal: _Optional[int] = ..., payload: _Optional[bytes] = ..., sequence: _Optional[int] = ..., media_sha256: _Optional[_Iterable[bytes]] = ...) -> None: ...
+    session_id: str
+    call_id: str
+    is_rewarded: bool
+    def __init__(self, tenant: _Optional[str] = ..., experiment_id: _Optional[str] = ..., stage: _Optional[str] = ..., assignment_id: _Optional[str] = ..., run: _Optional[int] = ..., lease_token: _Optional[str] = ..., id: _Optional[str] = ..., parent_id: _Optional[str] = ..., prompt_sha256: _Optional[bytes] = ..., ordinal: _Optional[int] = ..., payload: _Optional[bytes] = ..., sequence: _Optional[int] = ..., media_sha256: _Optional[_Iterable[bytes]] = ..., session_id: _Optional[str] = ..., call_id: _Optional[str] = ..., is_rewarded: _Optional[bool] = ...) -> None: ...
 
 class TurnPayload(_message.Message):
     __slots__ = ("num_shared_tokens", "num_shared_characters", "answer", "num_shared_spans", "role_spans", "messages_json", "messages_sha256", "told_json")

@@ -13,6 +13,7 @@ from trinity.config.error_collector import ErrorCollector, all_of
 from trinity.config.plan.auxiliary import usual_reward
 from trinity.config.plan.lengths import SequenceLengths
 from trinity.config.plan.parts import (
+    CLIENTS,
     ResolvedAlgorithm,
     ResolvedExperienceBuffer,
     ResolvedSampling,
@@ -121,6 +122,24 @@ def check_queue(tasksets: Sequence[ResolvedTaskset], config: Config, key: str) -
             )
 
 
+def check_clients(tasksets: Sequence[ResolvedTaskset], config: Config, key: str) -> None:
+    """Checks a taskset of calls that clients commit."""
+    if not any(taskset.is_of_clients for taskset in tasksets):
+        return
+    sync, what = config.synchronizer, f"the workflow `{CLIENTS}` trains calls that clients commit"
+    if tasksets[0].storage_type != "queue":
+        raise UserError(f"{key}`: {what}, which makes its tasks: give `storage_type: queue`")
+    if config.mode != "both":
+        raise UserError(f"`mode: {config.mode}`: {what}, while it is asked: give `mode: both`")
+    if sync.sync_style == "fixed" and not sync.sync_offset:
+        raise UserError(
+            f"`synchronizer.sync_offset: 0`: {what} after newer weights may have come: give 1 or "
+            "more"
+        )
+    if config.buffer.trainer_input.experience_buffer.replay_buffer.enable:
+        raise UserError(f"`replay_buffer.enable`: {what} once: remove it")
+
+
 def resolve_train_tasksets(
     config: Config, lengths: SequenceLengths, repeat_times: int, errors: ErrorCollector
 ) -> tuple[ResolvedTaskset, ...]:
@@ -154,6 +173,7 @@ def resolve_train_tasksets(
         return tasksets
     try:
         check_queue(tasksets, config, f"{key}s")
+        check_clients(tasksets, config, key)
         return (attach_task_pipeline(config, tasksets[0]), *tasksets[1:])
     except UserError as error:
         errors.add(error)
@@ -242,7 +262,11 @@ def _max_read_timeout(config: Config, buffer: ExperienceBufferConfig) -> float:
     """The default, or the written value if it is longer, and the time of awaited rewards."""
     awaited = config.buffer.feedback_timeout or FEEDBACK_SECONDS
     seconds = max(READ_SECONDS, buffer.max_read_timeout or 0.0)
-    return seconds + (awaited if config.buffer.await_feedback else 0)
+    explorer_input = config.buffer.explorer_input
+    usual = _default_workflow(explorer_input, is_eval=False)
+    workflows = {own.default_workflow_type or usual for own in explorer_input.to_train_on}
+    is_awaited = config.buffer.await_feedback or CLIENTS in workflows
+    return seconds + (awaited if is_awaited else 0)
 
 
 def resolve_auxiliary_buffers(config: Config) -> tuple[ResolvedExperienceBuffer, ...]:

@@ -76,6 +76,10 @@ class ResolvedRows(PlanModel):
     """Applied to the rows before any of them is drawn."""
 
 
+CLIENTS = "clients"
+"""The workflow of calls that clients have committed."""
+
+
 class ResolvedTaskset(ResolvedRows):
     """Tasks with their workflow, reward and sampling."""
 
@@ -89,6 +93,11 @@ class ResolvedTaskset(ResolvedRows):
     """Name or dotted path; None leaves it to the workflow."""
     reward_args: Args
     sampling: ResolvedSampling
+
+    @property
+    def is_of_clients(self) -> bool:
+        """True for tasks that are calls of clients, which the buffer adds as they are committed."""
+        return self.workflow == CLIENTS
 
 
 class ResolvedReplay(PlanModel):

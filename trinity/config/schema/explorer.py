@@ -219,9 +219,9 @@ class ExplorerConfig(Section):
     bench_on_latest_checkpoint: bool = False
     """In `mode: bench`: evaluate the newest checkpoint alone."""
     proxy_port: Port = 8010
-    """In `mode: serve`: port of the model's address."""
+    """In `mode: serve`, and for the workflow `clients`: port of the model's address."""
     listen_address: Annotated[str, Field(min_length=1)] = "127.0.0.1"
-    """In `mode: serve`: network address that it is reached at. Others than this machine's own take
+    """Network address that this port is reached at. Others than this machine's own take
     certificates and tokens: `trinity run --secure`, or `TRINITY_SECURITY_DIR`."""
     service_status_check_interval: Positive = 60
     """In `mode: serve`: seconds between two looks for newer weights of the run."""

@@ -1,0 +1,1 @@
+"""The client of a served model whose calls are trained."""
