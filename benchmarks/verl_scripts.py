@@ -35,7 +35,7 @@ NO_COUNTERPART = "has no counterpart"
 _MISSING = "Without counterpart here"
 _KEY = re.compile(r"\s*(?:- )?([\w./@-]+)=(.*)")
 REASONS = (
-    ("images", re.compile(r"image_key|video_key")),
+    ("videos", re.compile(r"video_key")),
     ("router replay", re.compile(r"router_replay")),
     ("a custom program", re.compile(r"\bprogram has no")),
     ("an agent's framework or a simulated user", re.compile(r"multi_turn|rollout\.agent")),

@@ -118,6 +118,10 @@ ALL = (
     _buffer("partition-to-go", "store.segments:_detach", when="before"),
     _buffer("partition-detached", "store.segments:_detach"),
     _buffer("partitions-removed", "maintenance:remove_retired", counts=bool),
+    # Images of rows: one is stored and not used, all are used uncommitted, one is about to go.
+    _buffer("image-stored", "tasksets.library:store_media", in_campaign=False),
+    _buffer("images-used", "tasksets.library:use_media", in_campaign=False),
+    _buffer("images-to-go", "maintenance:delete_unused_media", when="before", in_campaign=False),
     # A batch that is trained again: copied, not committed.
     _buffer("batch-copied", "operations.batch_sources:insert_items", variety="retrained"),
     # Samples that are trained again by priority, tasks through a pipeline, another run's rows.

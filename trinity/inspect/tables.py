@@ -188,6 +188,10 @@ def sample_details(answer: query_pb2.GetExperienceResponse) -> RenderableType:
     sample = experience_from_proto(record.content)
     if sample.info:
         parts.append(_text(f"info  {json.dumps(sample.info, ensure_ascii=False)}"))
+    for image in sample.blobs:
+        parts.append(
+            _text(f"{image.name}  {image.media_type}, {image.size:,} bytes, {image.sha256.hex()}")
+        )
     body = sample.body
     if isinstance(body, Pair):
         named = [("chosen", body.chosen), ("rejected", body.rejected)]

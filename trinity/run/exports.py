@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from trinity.api.v1 import query_pb2
 from trinity.config.checks.packages import install_command
-from trinity.data.samples import sample_row, samples
+from trinity.data.samples import read_media, sample_row, samples
 from trinity.errors import UserError
 from trinity.run.conditions import parse_conditions
 from trinity.run.places import RunLocation
@@ -85,6 +85,7 @@ def schema(pa: Any) -> Any:
             ("sampling", sampling),
             *((name, text) for name in AS_JSON),
             ("trace_id", text),
+            ("images", pa.list_(pa.struct([("bytes", pa.binary()), ("path", text)]))),
         ]
     )
 
@@ -124,7 +125,11 @@ async def _groups(rows: AsyncIterator[JsonObject]) -> AsyncIterator[list[JsonObj
 
 def _size(row: JsonObject) -> int:
     """Estimates the bytes that a row takes."""
-    return sum(len(value) * 8 for value in row.values() if isinstance(value, str | list))
+    images: Any = row.get("images") or ()
+    num_bytes: int = sum(len(image["bytes"]) for image in images)
+    return num_bytes + sum(
+        len(value) * 8 for value in row.values() if isinstance(value, str | list)
+    )
 
 
 async def write_dataset(path: Path, rows: AsyncIterator[JsonObject]) -> int:
@@ -135,6 +140,8 @@ async def write_dataset(path: Path, rows: AsyncIterator[JsonObject]) -> int:
         dataset = dataset_class.from_parquet(
             str(work / "samples.parquet"), cache_dir=str(work / "cache")
         )
+        if count and any(map(len, dataset["images"])):
+            dataset = dataset.cast_column("images", [_image_feature()])
         dataset.save_to_disk(str(work / "dataset"))
         move_to_new(work / "dataset", path)
     return count
@@ -166,7 +173,9 @@ async def export_samples(
     """Writes the samples that satisfy; returns their number. Few are in memory at a time."""
     write = WRITERS[form or ("parquet" if out.suffix == ".parquet" else "datasets")]
     async with open_stored_experiment(place) as stored:
-        count: int = await write(_absolute(out), stored_rows(stored, stage, wanted))
+        count: int = await write(
+            _absolute(out), _with_images(stored_rows(stored, stage, wanted), stored)
+        )
         return count
 
 
@@ -203,3 +212,25 @@ async def stored_rows(
             left -= bool(limit)
         if limit and not left:
             return
+
+
+async def _with_images(
+    rows: AsyncIterator[JsonObject], stored: StoredExperiment
+) -> AsyncIterator[Any]:
+    """Yields rows whose images are those of `datasets`."""
+    tenants = {stage.key.stage: stage.key.tenant for stage in stored.stages}
+    async for row in rows:
+        images: Any = row.get("images")
+        if not images:
+            yield row
+            continue
+        hashes = [bytes.fromhex(image["sha256"]) for image in images]
+        assert stored.buffer is not None
+        contents = await read_media(stored.buffer, tenants[str(row["stage"])], hashes)
+        yield {**row, "images": [{"bytes": contents[own], "path": None} for own in hashes]}
+
+
+def _image_feature() -> Any:
+    from datasets import Image
+
+    return Image()

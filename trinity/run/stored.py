@@ -5,13 +5,14 @@ import contextlib
 import json
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from secrets import token_hex
 from typing import TypeVar
 
 from trinity.api.v1 import buffer_pb2, query_pb2
+from trinity.api.v1.buffer_pb2_grpc import BufferServiceStub
 from trinity.api.v1.query_pb2_grpc import QueryServiceStub
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
 from trinity.config.error_collector import did_you_mean
@@ -51,6 +52,8 @@ class StoredExperiment:
     label: str
     stages: tuple[query_pb2.StoredStage, ...]
     """In the order in which they were opened."""
+    buffer: BufferServiceStub | None = None
+    """For images of samples."""
 
     def key(self, stage: str | None) -> buffer_pb2.StageKey:
         """Returns the key of the named stage; by default the last with samples, or the last.
@@ -88,7 +91,8 @@ async def open_stored_experiment(
         with translate_rpc_errors():
             experiment_id = await find_experiment(addresses, tenant, label)
             async with open_channel(addresses.buffer, addresses.security) as channel:
-                yield await _stored(QueryServiceStub(channel), label, experiment_id)
+                stored = await _stored(QueryServiceStub(channel), label, experiment_id)
+                yield replace(stored, buffer=BufferServiceStub(channel))
 
 
 @contextlib.asynccontextmanager
@@ -97,7 +101,9 @@ async def _of_deployment(place: Deployment) -> AsyncIterator[StoredExperiment]:
         raise UserError(f"the synchronizer at {place.synchronizer} has no experiment")
     with translate_rpc_errors():
         async with open_channel(place.buffer, place.security) as channel:
-            yield await _stored(QueryServiceStub(channel), found.label, found.id, found.tenant)
+            queries: QueryServiceStub = QueryServiceStub(channel)
+            stored = await _stored(queries, found.label, found.id, found.tenant)
+            yield replace(stored, buffer=BufferServiceStub(channel))
 
 
 def identity_of(job_dir: Path) -> tuple[str, str]:

@@ -25,6 +25,7 @@ from trinity.api.v1 import buffer_pb2 as pb
 from trinity.api.v1.buffer_pb2_grpc import BufferServiceStub
 from trinity.api.v1.experience_pb2 import SessionTurn
 from trinity.data.codec import stage_key_to_proto
+from trinity.data.samples import read_media
 from trinity.errors import NotReady
 from trinity.runtime.presence import wait_kind_from_proto
 from trinity.runtime.retry import RetryPolicy
@@ -204,12 +205,8 @@ class ExplorerBufferClient:
 
         Raises: PreconditionFailed for others.
         """
-        request = pb.ReadMediaRequest(tenant=tenant, sha256=hashes)
-        contents = {sha256: bytearray() for sha256 in hashes}
         with translate_rpc_errors("buffer"):
-            async for response in self._stub.ReadMedia(request, timeout=UPLOAD_SECONDS):
-                contents[response.sha256] += response.chunk
-        return {sha256: bytes(content) for sha256, content in contents.items()}
+            return await read_media(self._stub, tenant, hashes)
 
     async def watch_commits(
         self, producer: str, sequences: list[int]

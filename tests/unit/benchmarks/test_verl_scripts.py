@@ -32,7 +32,8 @@ def _models_and_data_are_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     ("script", "kind"),
     [
         (f"{WHOLE} {GPUS}", "clean"),
-        (f"{WHOLE} {GPUS} data.image_key=images", "images"),
+        (f"{WHOLE} {GPUS} data.image_key=images", "clean"),
+        (f"{WHOLE} {GPUS} data.video_key=videos", "videos"),
         (f"{WHOLE} {ONE}", "clean"),
         (f"{WHOLE} {ONE} trainer.default_local_dir=$HERE/x", OUTSIDE),
         (f"{WHOLE} {GPUS} trainer.default_local_dir=$HERE/x", OUTSIDE),
@@ -42,7 +43,7 @@ def _models_and_data_are_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
         (f"{WHOLE} {ONE} algorithm.rollout_correction.veto=1", OTHER),
         (f"{WHOLE} {GPUS} data.custom_cls.path=a.py", WRITTEN),
         (f"{WHOLE} {GPUS} data.sampler.class_path=a.py trainer.test_freq=$((8 / no))", WRITTEN),
-        (f"{WHOLE} {GPUS} data.custom_cls.path=a.py data.image_key=images", "images"),
+        (f"{WHOLE} {GPUS} data.custom_cls.path=a.py data.video_key=videos", "videos"),
         ("python3 -m verl.trainer.main_eval data.path=/d/a.parquet", "trains nothing"),
         ("echo hello", "starts no veRL"),
     ],

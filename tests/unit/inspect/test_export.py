@@ -6,10 +6,13 @@ import shutil
 from collections.abc import AsyncIterator
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
+import datasets
 import pyarrow.parquet
 import pytest
 
+from tests.support.images import png
 from tests.unit.inspect.builders import content, record, sequence
 from trinity.api.v1 import experience_pb2
 from trinity.data.samples import sample_row
@@ -39,8 +42,16 @@ async def test_a_parquet_file_gives_back_every_field(tmp_path: Path) -> None:
     assert row["rollout_logprobs"] == [-0.5, 0.0, -1.25]
 
 
+async def test_images_are_those_of_datasets(tmp_path: Path) -> None:
+    own: Any = [{"bytes": png(), "path": None}]
+    pictured, plain = {**sample_row(record()), "images": own}, sample_row(record())
+    out = tmp_path / "samples"
+    assert await write_dataset(out, rows(pictured, plain)) == 2
+    first, second = datasets.load_from_disk(str(out))["images"]
+    assert [image.size for image in first] == [(8, 6)] and second == []
+
+
 NOT_EXPORTED = {
-    "blobs": "images and the like, which the buffer keeps apart",
     "chat_template_sha256": "checks that a rank uses the same template",
     "tools_sha256": "checks that a rank uses the same tools",
     "experiment_id": "the same in every row",
@@ -49,7 +60,7 @@ NOT_EXPORTED = {
     "reward_revision": "the column `revision`",
     "turns": "digests, which `trinity lineage --verify` compares",
 }
-COLUMNS = {"eid": "explore_step", "sequence": "tokens", "pair": "rejected"}
+COLUMNS = {"blobs": "images", "eid": "explore_step", "sequence": "tokens", "pair": "rejected"}
 """Fields that become several columns, with one of these."""
 
 
