@@ -294,7 +294,8 @@ class StallMeter:
         self._engine = engine
         self._models = models
         self._part = InFlightEngine(engine, weights_of(0).id)
-        self._arrivals: list[list[float]] = [[] for _ in range(NUM_REQUESTS)]
+        self._arrivals: list[list[float]] = []
+        self._num_tokens: list[int] = []
         self._heard = asyncio.Event()
 
     async def measure(self) -> dict[str, float]:
@@ -328,8 +329,9 @@ class StallMeter:
     async def _stall(self, swap: int) -> float:
         """The median over requests of the longest gap, less the usual one."""
         self._arrivals = [[] for _ in range(NUM_REQUESTS)]
+        self._num_tokens = [0] * NUM_REQUESTS
         asking = [asyncio.create_task(self._ask(request)) for request in range(NUM_REQUESTS)]
-        while min(map(len, self._arrivals)) < RESPONSE_TOKENS // 2:
+        while min(self._num_tokens) < RESPONSE_TOKENS // 2:
             self._heard.clear()
             await self._heard.wait()
         self._part.name_next(weights_of(swap).id)
@@ -339,8 +341,9 @@ class StallMeter:
         return statistics.median(max(own) - statistics.median(own) for own in gaps)
 
     async def _ask(self, request: int) -> None:
-        def on_delta(_: GenerationDelta) -> None:
+        def on_delta(delta: GenerationDelta) -> None:
             self._arrivals[request].append(time.perf_counter())
+            self._num_tokens[request] += len(delta.token_ids)
             self._heard.set()
 
         prompt = [(request + place) % 30 for place in range(PROMPT_TOKENS)]
