@@ -42,6 +42,7 @@ GROUPS = {
             "retraining",
             "running_ahead",
             "selectors",
+            "talking",
             "transfers",
             "varieties",
         )

@@ -1,6 +1,7 @@
 """What the producers saw, written down by themselves: the checker compares it with the database."""
 
 import hashlib
+import time
 from pathlib import Path
 from typing import Any
 
@@ -8,12 +9,14 @@ from services.explorer.delivery.outbox import RESULTS_FIELD
 from tests.chaos.folder import FaultsFolder
 from tests.chaos.patching import Function, patch
 from tests.chaos.snapshot import DATA
+from tests.support.model_free.engine import END_TOKEN
 from tests.support.model_free.model import read_digest
 from trinity.api.v1.experience_pb2 import RunResult
 from trinity.errors import ManifestError
 from trinity.weights.manifest import MANIFEST_NAME, verify
 
 TOLD, BATCHES, LOADS = "told", "batches", "loads"
+ANSWERS, SAMPLINGS = "answers", "samplings"
 
 
 def keep_told(folder: FaultsFolder) -> None:
@@ -61,6 +64,23 @@ def keep_loads(folder: FaultsFolder) -> None:
 
     patch("tests.support.model_free.engine:HashEngine.load_weights", wrap)
     patch("tests.support.model_free.slots:SlotEngine.load_weights", wrap)
+
+
+def keep_samplings(folder: FaultsFolder) -> None:
+    """When the engine began with an answer, and which one it was."""
+
+    def wrap(original: Function) -> Function:
+        async def generate(self: Any, prompt: Any, sampling: Any, **more: Any) -> Any:
+            begun = time.time()
+            made = await original(self, prompt, sampling, **more)
+            texts = [bytes(tokens).decode() for tokens in (prompt, made.token_ids)]
+            said = texts[1].removesuffix(chr(END_TOKEN))
+            folder.log(SAMPLINGS, {"begun": begun, "prompt": texts[0], "said": said})
+            return made
+
+        return generate
+
+    patch("tests.support.model_free.engine:HashEngine.generate", wrap)
 
 
 class _Keeping:

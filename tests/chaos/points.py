@@ -83,6 +83,8 @@ ALL = (
     _buffer("results-fetched", "ingest.ingest:Ingest.store_messages", when="before"),
     _buffer("results-inserted", "ingest.ingest:insert_reports"),
     _buffer("results-committed", "ingest.ingest:Ingest._commit"),
+    # A turn of a session: stored, not committed.
+    _buffer("turns-stored", "store.turns:insert_bodies", variety="talking"),
     # A lease: in the database, not yet with the explorer.
     _buffer("lease-granted", "servicer.explorer_calls:_response", counts=_is_granted),
     # A draw: what the selector learned from, what it took, neither committed yet.
@@ -145,6 +147,12 @@ ALL = (
     # The explorer: between work and result.
     _explorer("lease-taken", "clients.buffer:ExplorerBufferClient.lease", counts=_has_assignments),
     _explorer("weights-loaded", "engine.weight_transfer:WeightLoader.load_published"),
+    _explorer(
+        "turn-made",
+        "delivery.outbox:Outbox.enqueue_turn",
+        when="before",
+        variety="talking",
+    ),
     _explorer("results-published", "delivery.publisher:NatsBroker.publish"),
     _explorer("report-heard", "delivery.outbox:Outbox.resolve", when="before"),
     _explorer("stage-drained", f"{EXPERIMENT}._report_finished", when="before"),

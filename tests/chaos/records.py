@@ -11,6 +11,7 @@ from psycopg.rows import dict_row
 
 from services.buffer.domain.operators import COPIED
 from services.buffer.domain.stage import parse_plan
+from services.buffer.store.experiences import CODEC
 from tests.chaos import snapshot as s
 from tests.chaos.folder import FaultsFolder
 from tests.chaos.journals import BATCHES, LOADS, TOLD, is_intact
@@ -79,9 +80,9 @@ class _Table:
         return self._connection.execute(query, [self._experiment_id]).fetchall()
 
     def payload_ids(self) -> set[str]:
-        """Contents that are there."""
-        query = f"SELECT payload_id FROM payload {OF_EXPERIMENT}"
-        rows = self._connection.execute(query, [self._experiment_id])
+        """Contents of samples that are there."""
+        query = f"SELECT payload_id FROM payload {OF_EXPERIMENT} AND codec = %s"
+        rows = self._connection.execute(query, [self._experiment_id, CODEC])
         return {str(row["payload_id"]) for row in rows}
 
 

@@ -14,6 +14,7 @@
 | sink_file, sink_sqlite, sink_sql | experiences that are written elsewhere too, each once |
 | alone | one task a step: how soon a process is back at work that has next to none |
 | in_flight | weights that change amid requests: each token was drawn by those that its span names |
+| talking | agents of forty turns, whose answers are kept |
 """
 
 import asyncio
@@ -32,6 +33,7 @@ from tests.chaos.checks import Findings, findings
 from tests.chaos.journals import LOADS
 from tests.chaos.retrained import differences, retrain
 from tests.chaos.snapshot import Evaluation, Snapshot
+from tests.chaos.talking import talk_findings, talking_plan
 from tests.support.model_free.experiment import experiment_plan, final_weights
 from tests.support.model_free.model import read_digest
 from tests.support.model_free.slots import SLOTS, wrong_tokens
@@ -45,6 +47,7 @@ from trinity.types import Experience, VersionSpan
 NUM_STEPS = 8
 EXPLORED_STEPS = 4
 ALONE = "alone"
+TALKING_STEPS = 2
 TAKEN = """
     SELECT e.experience_id, e.state, count(i.experience_id) AS uses FROM experience e
     LEFT JOIN batch_item i ON i.experience_id = e.experience_id AND i.experiment_id = %(taker)s
@@ -226,6 +229,15 @@ async def _measured(play: Play) -> Played:
     return replace(played, weights=f"{played.weights} {figures}", found=found)
 
 
+async def _talking(play: Play) -> Played:
+    plan = talking_plan(play.arena, play.name, num_steps=TALKING_STEPS)
+    ended = await play.arena.run_plan(plan, end_seconds=play.end_seconds)
+    weights = play.expected or final_weights(ended)
+    played = _played(await asyncio.to_thread(play.arena.snapshot_when_up, ended, weights))
+    talked = await asyncio.to_thread(talk_findings, play.arena, ended)
+    return replace(played, found={**played.found, **talked})
+
+
 def _figures(arena: Arena, ended: pb.Experiment) -> str:
     """Rewards by version, to the last digit."""
     evaluations = arena.snapshot_when_up(ended, "").evaluations
@@ -345,6 +357,7 @@ VARIETIES: Mapping[str, Callable[[Play], Awaitable[Played]]] = {
     "colocated": _colocated,
     **{kind: partial(_sunk, kind=kind) for kind in sinks.PLACES},
     **UNORDERED,
+    "talking": _talking,
 }
 SHORT = ("visited", "plain")
 """Those of a campaign of a minute or two."""

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from services.explorer.engine.interface import Engine, EngineOptions
 from services.explorer.settings import ExplorerSettings
-from tests.chaos.journals import keep_loads, keep_told
+from tests.chaos.journals import keep_loads, keep_samplings, keep_told
 from tests.chaos.processes import prepare
 from tests.support.model_free import explorer
 from tests.support.model_free.engine import start_hash_engine
@@ -24,5 +24,6 @@ if __name__ == "__main__":
     folder = prepare("explorer")
     keep_told(folder)
     keep_loads(folder)
+    keep_samplings(folder)
     explorer.start_hash_engine = start_engine  # type: ignore[assignment,attr-defined]
     sys.exit(run_service("explorer", ExplorerSettings, explorer.serve_until))

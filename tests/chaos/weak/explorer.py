@@ -1,12 +1,17 @@
 """What the explorer would do without its protections."""
 
 import asyncio
+import copy
+import dataclasses
 import secrets
 from typing import Any
 
 from tests.chaos.patching import Function
 from trinity.api.v1.experience_pb2 import RunResult
 from trinity.types import experience_id
+
+HEARD_SECONDS = 0.3
+"""Until clients have received what they were told."""
 
 
 def send_twins(original: Function) -> Function:
@@ -49,7 +54,7 @@ def take_any(_: Function) -> Function:
 
 def draw_anew(_: Function) -> Function:
     """Draw a run's seeds from nowhere."""
-    return lambda _self, _call: secrets.randbits(63)
+    return lambda *_: secrets.randbits(63)
 
 
 def go_on(_: Function) -> Function:
@@ -64,3 +69,24 @@ def go_on(_: Function) -> Function:
 def keep_caches(_: Function) -> Function:
     """Go on with the keys and values of older weights."""
     return lambda _self: None
+
+
+def tell_first(original: Function) -> Function:
+    """Tell an answer before it is sent to be stored."""
+
+    def fill(self: Any, slot: Any, turn: Any) -> None:
+        self._end(slot, turn)
+        asyncio.get_running_loop().call_later(HEARD_SECONDS, original, self, slot, turn)
+
+    return fill
+
+
+def close_twice(original: Function) -> Function:
+    """Make the samples of a session once more."""
+
+    def close(turns: Any) -> Any:
+        closed = original(turns)
+        again = [copy.deepcopy(sample) for sample in closed.samples]
+        return dataclasses.replace(closed, samples=closed.samples + again)
+
+    return close

@@ -60,6 +60,14 @@ WEAKNESSES = (
     _weakness("manifest", "rank", "checkpoints.weights:WeightsStore.seal_files", "write_damaged"),
     _weakness("exact-version", "explorer", "types:WeightsRequirement.matches", "take_any"),
     _weakness("seeds", "explorer", "rollout.workflow_factory:SeedInputs.seed_of_call", "draw_anew"),
+    _weakness("seeds", "explorer", "rollout.workflow_factory:SeedInputs.seed_of_turn", "draw_anew"),
+    _weakness("stored-then-told", "explorer", "openai_api.session:Session.fill", "tell_first"),
+    Weakness(
+        protection="trained-once",
+        process="explorer",
+        target="trinity.workflows.agent_workflow:close_session",
+        weak=_later("explorer", "close_twice"),
+    ),
     _weakness("needed-contents", "buffer", "operations.retention:needed_segments", "need_nothing"),
     _weakness(
         "heard-once", "buffer", "operations.explore_steps:mark_feedback_received", "hear_again"

@@ -183,6 +183,13 @@ def _received(slot: ReceiverSlot) -> tuple[bytes, str]:
     return digest, arrival.finish()
 
 
+def _rendered(message: Message) -> str:
+    content = str(message["content"])
+    if message["role"] == "assistant":
+        return content + chr(END_TOKEN)
+    return f"{message['role']}:{content}\n"
+
+
 async def start_hash_engine(options: EngineOptions) -> HashEngine:
     """A `StartEngine`."""
     return HashEngine(options)
@@ -195,8 +202,8 @@ class CharacterTokenizer:
     end_token_ids = (END_TOKEN,)
 
     def encode_chat(self, messages: Sequence[Message], tools: Sequence[JsonObject] = ()) -> Prompt:
-        """Role and content of each message."""
-        return self.encode("".join(f"{m['role']}:{m['content']}\n" for m in messages))
+        """Role and content of each message; answers as they were sampled, with their end token."""
+        return self.encode("".join(map(_rendered, messages)))
 
     def encode(self, text: str) -> Prompt:
         """Its bytes."""
