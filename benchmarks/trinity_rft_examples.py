@@ -28,8 +28,9 @@ import yaml
 from trinity.cli.adopt import MANIFEST, adopt
 from trinity.cli.config_check import check_on_machine
 from trinity.errors import UserError
-from trinity.plugins import ADOPTED_VARIABLE, PLUGIN_DIRS_VARIABLE
+from trinity.plugins import ADOPTED_AS_VARIABLE, ADOPTED_VARIABLE, PLUGIN_DIRS_VARIABLE
 from trinity.run.launch.prepare import check_names
+from trinity.user_code.adopt.loading import OUTLINES
 
 VARIABLES = {
     "TRINITY_MODEL_PATH": "Qwen/Qwen2.5-1.5B-Instruct",
@@ -112,7 +113,10 @@ def _outcome_of_adopted(root: Path, path: Path) -> ExampleOutcome:
                 adopt(root, path, Path(folder))
         except UserError as error:
             return ExampleOutcome(path=path, errors=(str(error),))
-        os.environ[ADOPTED_VARIABLE] = str(Path(folder) / MANIFEST)
+        os.environ |= {
+            ADOPTED_VARIABLE: str(Path(folder) / MANIFEST),
+            ADOPTED_AS_VARIABLE: OUTLINES,
+        }
         return replace(_checked(Path(folder) / path.name), path=path)
 
 
