@@ -410,6 +410,7 @@ def _engine_options(model: StageModel, tokenizer: HuggingFaceTokenizer) -> Engin
         )
         if model.scores
         else None,
+        vision=tokenizer.vision.tokens if tokenizer.vision is not None else None,
         score_token_ids=score_token_ids(tokenizer, model.score_tokens),
     )
 

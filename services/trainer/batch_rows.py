@@ -2,8 +2,10 @@
 
 import json
 import logging
-from collections.abc import Iterable, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -11,9 +13,20 @@ import numpy.typing as npt
 
 from services.trainer.types import RunReward, TrainRow
 from trinity.api.v1 import buffer_pb2, experience_pb2
-from trinity.data.codec import sequence_from_proto, tensor_from_proto
+from trinity.data.codec import blob_from_proto, sequence_from_proto, tensor_from_proto
+from trinity.data.images import IMAGE, decode, ref_of
+from trinity.data.vision import VisionProcessor
 from trinity.errors import RunFailed, UserError
-from trinity.types import MAX_EXPERTS, ROUTED_EXPERTS, ArrayData, FloatArray, IntArray, JsonObject
+from trinity.types import (
+    MAX_EXPERTS,
+    ROUTED_EXPERTS,
+    ArrayData,
+    BlobRef,
+    FloatArray,
+    IntArray,
+    JsonObject,
+    JsonValue,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -24,6 +37,79 @@ REWARD_BASELINE = "reward_baseline"
 NEVER_TRAINED = frozenset(
     {experience_pb2.FINISH_REASON_ABORT, experience_pb2.FINISH_REASON_PROMPT_TRUNCATED}
 )
+
+
+KEPT_IMAGE_BYTES = 256 << 20
+"""Limits the encoded images that are kept from one batch to the next."""
+ReadMedia = Callable[[Sequence[bytes]], Mapping[bytes, bytes]]
+"""Reads images by their SHA-256."""
+
+
+class BatchImages:
+    """The images of a stage's batches, for a vision model: read at once, the newest are kept.
+
+    images.fetch(messages)
+    contents = images.contents(refs)
+    """
+
+    def __init__(self, vision: VisionProcessor, read: ReadMedia) -> None:
+        self._vision = vision
+        self._read = read
+        self._kept: OrderedDict[bytes, bytes] = OrderedDict()
+        self._num_tokens: dict[bytes, int] = {}
+
+    @classmethod
+    def of_model(cls, directory: Path, read: ReadMedia) -> "BatchImages | None":
+        """Returns it for the model in a directory; None for one that reads text alone."""
+        vision = VisionProcessor.of_model(directory)
+        return None if vision is None else cls(vision, read)
+
+    def fetch(self, messages: Iterable[buffer_pb2.BatchRow]) -> None:
+        """Reads all images of a batch's rows that are not here."""
+        wanted = dict.fromkeys(sha256 for message in messages for sha256 in _hashes_of(message))
+        if missing := [sha256 for sha256 in wanted if sha256 not in self._kept]:
+            self._kept.update(self._read(missing))
+        for sha256 in wanted:
+            self._kept.move_to_end(sha256)
+        num_bytes = sum(map(len, self._kept.values()))
+        while num_bytes > KEPT_IMAGE_BYTES and len(self._kept) > len(wanted):
+            num_bytes -= len(self._kept.popitem(last=False)[1])
+
+    def contents(self, refs: Iterable[BlobRef]) -> tuple[bytes, ...]:
+        """Returns the encoded files of images that were fetched."""
+        return tuple(self._kept[ref.sha256] for ref in refs)
+
+    def repeats(self, token_ids: Sequence[int], refs: Sequence[BlobRef]) -> npt.NDArray[np.int64]:
+        """Returns how often each token of a text stands in the sequence: see `VisionTokens`.
+
+        Raises: UserError.
+        """
+        for ref in refs:
+            if ref.sha256 not in self._num_tokens:
+                image = decode(self._kept[ref.sha256])
+                self._num_tokens[ref.sha256] = self._vision.num_tokens(image)
+        counts = [self._num_tokens[ref.sha256] for ref in refs]
+        return self._vision.tokens.repeats(token_ids, counts)
+
+    def count_tokens(self, tokens_L: IntArray) -> int:
+        """Returns the number of tokens of images."""
+        return int((tokens_L == self._vision.tokens.image_token).sum())
+
+
+def _hashes_of(message: buffer_pb2.BatchRow) -> Iterator[bytes]:
+    if message.WhichOneof("source") == "experience":
+        yield from (blob.sha256 for blob in message.experience.blobs if blob.name == IMAGE)
+    elif b"sha256" in message.row_json.encode():
+        yield from (ref.sha256 for ref in _refs_in(json.loads(message.row_json)))
+
+
+def _refs_in(value: JsonValue) -> Iterator[BlobRef]:
+    """Yields the images that a row refers to, wherever they are in it."""
+    if (ref := ref_of(value)) is not None:
+        yield ref
+    elif isinstance(value, dict | list):
+        for own in value.values() if isinstance(value, dict) else value:
+            yield from _refs_in(own)
 
 
 class RowFormatter(Protocol):
@@ -49,6 +135,8 @@ class RowReader:
     """Rows of data that cannot be formatted are left out; the batch keeps their positions."""
     mismatched_length: int | None = None
     """Longest sequence, where each row of data is followed by its prompt with another's answer."""
+    images: BatchImages | None = None
+    """Reads images, for a vision model."""
     replays_experts: bool = True
     """False if recorded experts are not chosen again: the samples may be another stage's."""
 
@@ -62,6 +150,8 @@ class RowReader:
         Raises: RunFailed when a row is of a kind that the stage cannot train on.
         """
         ordered = sorted(messages, key=lambda message: message.position)
+        if self.images is not None:
+            self.images.fetch(ordered)
         rows = [row for message in ordered for row in self._read(message, oldest_version)]
         if self.mismatched_length is None:
             return rows
@@ -69,7 +159,7 @@ class RowReader:
 
     def _read(self, message: buffer_pb2.BatchRow, oldest_version: int) -> Sequence[TrainRow]:
         if message.WhichOneof("source") == "experience":
-            row = _from_experience(message, oldest_version)
+            row = self._with_images(_from_experience(message, oldest_version), message)
             return [row if self.replays_experts else replace(row, routed_experts=None)]
         if self.formatter is None:
             raise RunFailed(f"row {message.position} of the batch is training data, not a rollout")
@@ -87,6 +177,21 @@ class RowReader:
             logger.warning("a row of data is left out of its batch", extra=extra)
             return []
         return [replace(row, is_expert=self.mixed_with_rollouts) for row in rows]
+
+    def _with_images(self, row: TrainRow, message: buffer_pb2.BatchRow) -> TrainRow:
+        """Adds the images of a rollout. Raises: RunFailed if the model reads none."""
+        blobs = [blob for blob in message.experience.blobs if blob.name == IMAGE]
+        if self.images is None and blobs:
+            raise RunFailed(
+                f"experience {message.experience.id} has images, and the model reads text alone"
+            )
+        if self.images is None:
+            return row
+        return replace(
+            row,
+            images=self.images.contents(map(blob_from_proto, blobs)),
+            num_image_tokens=self.images.count_tokens(row.tokens),
+        )
 
 
 def with_mismatched(rows: Sequence[TrainRow], max_length: int) -> list[TrainRow]:

@@ -67,6 +67,10 @@ class TrainRow:
     """Tokens that the mask leaves out as too old (`staleness_unit: token`)."""
     routed_experts: npt.NDArray[np.int16] | None = None
     """[R, layers, k]: experts plus 1 of the passes that sampled the tokens; 0 where not known."""
+    images: tuple[bytes, ...] = ()
+    """Encoded files, in the order of their tokens."""
+    num_image_tokens: int = 0
+    """Tokens of images; the vision tower computes each of them too."""
     side: PairSide | None = None
     """The half of a pair that it is; the chosen one comes first, its other right after."""
     is_expert: bool = False
@@ -78,6 +82,11 @@ class TrainRow:
     def length(self) -> int:
         """Number of tokens in all."""
         return len(self.tokens)
+
+    @property
+    def size(self) -> int:
+        """Number of tokens that all parts of the model compute."""
+        return len(self.tokens) + self.num_image_tokens
 
     @property
     def response_length(self) -> int:

@@ -206,7 +206,7 @@ def sft_rows() -> str:
         chat = ChatEncoder(words, frozenset({0}))
         whole = Conversation(index=0, messages=turns)
         made = chat.encode_turns(whole) if is_whole else _last(chat, turns)
-        tokens, first, mask = made
+        tokens, first, mask, _ = made
         trained = [False] * first + (mask or [True] * (len(tokens) - first))
         lines.append(f"  {title}: {marked(tokens, trained)}")
     return "\n".join(lines)

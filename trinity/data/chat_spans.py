@@ -20,7 +20,7 @@ from trinity.data.chat_template import (
     render_with_calls,
     template_environment,
 )
-from trinity.data.conversations import CALLS, functions_of
+from trinity.data.conversations import CALLS, functions_of, text_of_content
 from trinity.data.rows import row_name
 from trinity.errors import UserError
 
@@ -370,7 +370,9 @@ def require_complete(
         )
     for place, message in enumerate(conversation.messages):
         is_answer = message["role"] == "assistant"
-        _, said = split_thoughts(message) if is_answer else ("", str(message.get("content") or ""))
+        _, said = (
+            split_thoughts(message) if is_answer else ("", text_of_content(message.get("content")))
+        )
         if (is_answer and place not in answers) or _is_in(said.strip(), text):
             continue
         through = conversation.messages_before(place + 1) if is_answer else conversation

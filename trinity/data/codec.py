@@ -345,7 +345,7 @@ def experience_from_proto(message: experience_pb2.Experience) -> Experience:
         arrays={name: tensor_from_proto(tensor) for name, tensor in message.arrays.items()},
         info=json_format.MessageToDict(message.info),
         metrics=dict(message.metrics),
-        blobs=tuple(_blob_from_proto(blob) for blob in message.blobs),
+        blobs=tuple(blob_from_proto(blob) for blob in message.blobs),
         reward_revision=message.reward_revision,
         trace_id=message.trace_id,
     )
@@ -488,7 +488,8 @@ def _blob_to_proto(blob: BlobRef) -> experience_pb2.Blob:
     )
 
 
-def _blob_from_proto(message: experience_pb2.Blob) -> BlobRef:
+def blob_from_proto(message: experience_pb2.Blob) -> BlobRef:
+    """Converts a reference to a blob."""
     return BlobRef(
         name=message.name, sha256=message.sha256, size=message.size, media_type=message.media_type
     )

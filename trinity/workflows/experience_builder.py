@@ -216,6 +216,7 @@ class ExperienceBuilder:
             role_spans=prompt.role_spans,
         )
         experience = self._wrap(body, generation.finish_reason, sampling)
+        experience.blobs = prompt.image_refs
         experience.version_spans = generation.version_spans or experience.version_spans
         spans = span_numbers(experience.version_spans)
         turn = answered_turn(body.tokens, body.prompt_length, body.rollout_logprobs, spans)

@@ -7,13 +7,15 @@ import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol, Self, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, runtime_checkable
 
+from trinity.data.images import ref_of
 from trinity.errors import UserError
 from trinity.runtime.telemetry import metrics, names, tracing
 from trinity.runtime.telemetry.tracing import SpanContextRef
 from trinity.types import (
     ArrayData,
+    BlobRef,
     FinishReason,
     JsonObject,
     RoleSpan,
@@ -21,6 +23,9 @@ from trinity.types import (
     VersionSpan,
 )
 from trinity.workflows.messages import Message
+
+if TYPE_CHECKING:
+    import PIL.Image
 
 ANY_OBJECT = '{"type": "object"}'
 """A JSON Schema that any JSON object satisfies."""
@@ -37,12 +42,45 @@ class Prompt:
     token_ids: list[int]
     role_spans: tuple[RoleSpan, ...] = ()
     """Spans of the messages that the chat template wrote; without any, roles are not known."""
+    images: tuple[JsonObject, ...] = ()
+    """Its images as parts of messages, in the order of their tokens."""
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
         """Returns the prompt that `dataclasses.asdict` has written."""
         spans = tuple(RoleSpan(**span) for span in values["role_spans"])
-        return cls(text=values["text"], token_ids=values["token_ids"], role_spans=spans)
+        images = tuple(values["images"])
+        return cls(
+            text=values["text"], token_ids=values["token_ids"], role_spans=spans, images=images
+        )
+
+    @property
+    def image_refs(self) -> tuple[BlobRef, ...]:
+        """References to its images."""
+        return tuple(ref for ref in map(ref_of, self.images) if ref is not None)
+
+
+class ImagePrompt(list[int]):
+    """Token ids of a prompt, with the images that an engine shows at their places."""
+
+    def __init__(
+        self, token_ids: Sequence[int], images: "Sequence[tuple[str, PIL.Image.Image]]"
+    ) -> None:
+        """`images` are the hash and the pixels of each, in order."""
+        super().__init__(token_ids)
+        self.images = tuple(images)
+
+
+class PromptImages(Protocol):
+    """The images of chats, for a model that reads them."""
+
+    async def loaded(self, messages: Sequence[Any]) -> list[Any]:
+        """Returns a chat that the tokenizer can encode, its images being stored."""
+        ...
+
+    async def shown(self, prompt: Prompt) -> list[int]:
+        """Returns a prompt's token ids with its images, as engines take them."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

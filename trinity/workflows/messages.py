@@ -71,17 +71,13 @@ def content_of(message: Any) -> str:
 
 
 def for_template(message: Any) -> Any:
-    """Returns a message as chat templates take it: a text, and arguments of calls as objects.
+    """Returns a message as chat templates take it: arguments of calls as objects, and a text.
 
-    Raises: UserError for one with images.
+    The content of one with images stays in parts.
     """
     given = as_mapping(message)
-    if any(map(is_image_part, parts_of(given.get("content")))):
-        raise UserError(
-            "a message has an image, and this model reads text alone: choose a model that takes "
-            "images, or leave `format.image_key` out"
-        )
-    plain = {**given, "content": content_of(given)}
+    has_images = any(map(is_image_part, parts_of(given.get("content"))))
+    plain = {**given, "content": given["content"] if has_images else content_of(given)}
     if given.get("tool_calls"):
         plain["tool_calls"] = [_plain_call(call) for call in _calls_of(given)]
     return plain

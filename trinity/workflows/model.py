@@ -33,6 +33,7 @@ from trinity.workflows.generation import (
     ModelLimits,
     OnDelta,
     Prompt,
+    PromptImages,
     Scores,
     trace_generation,
 )
@@ -103,10 +104,12 @@ class ModelWrapper(RatingModel):
         auxiliary_name: str = "",
         ratio_warnings: RatioWarnings | None = None,
         model_path: str = "",
+        images: PromptImages | None = None,
     ) -> None:
         self.media: ImageSink | None = None  # of requests to the model's address
         self._generator, self._tokenizer = generator, tokenizer
         self._limits, self._sampling = limits, sampling
+        self._images, self._loading = images, asyncio.Lock()
         self._version, self._incarnation = weights
         self._seed_of_call = seed_of_call
         self._numbers = itertools.count()
@@ -115,14 +118,12 @@ class ModelWrapper(RatingModel):
         self.max_answered_tokens: int | None = None
         """Tokens of recorded answers after which calls are refused."""
         self._tools: dict[bytes, tuple[JsonObject, ...]] = {}
-        self._calls = AttemptCalls()
-        self._span_context = tracing.current()
+        self._calls, self._span_context = AttemptCalls(), tracing.current()
         self._history = CallHistory() if keeps_history else None
         self._turns: dict[int, TurnNode] = {}
         self.committed_answers: Callable[[], Awaitable[list[Experience]]] = _nothing_committed
         self._ratio_warnings = ratio_warnings
-        self._name = auxiliary_name
-        self._model_path = model_path
+        self._name, self._model_path = auxiliary_name, model_path
         self._state = {}
         self._builder = ExperienceBuilder(
             tokenizer=tokenizer,
@@ -229,7 +230,7 @@ class ModelWrapper(RatingModel):
         self, messages: Sequence[Any], tools: Sequence[JsonObject], options: "CallOptions"
     ) -> list[Experience]:
         """Answers a chat, on the loop of the model."""
-        prompt = self._tokenizer.encode_chat(as_mappings(messages), tools)
+        prompt = self._tokenizer.encode_chat(await self.load_images(as_mappings(messages)), tools)
         answers = await self._sample(prompt, options)
         if tools:
             sha256 = _tools_hash(tools)
@@ -372,7 +373,7 @@ class ModelWrapper(RatingModel):
             trace_generation(self._span_context, len(prompt.token_ids), sampling) as made,
         ):
             generation = await self._generator.generate(
-                prompt.token_ids, sampling, min_tokens=min_tokens, on_delta=on_delta
+                await self.shown(prompt), sampling, min_tokens=min_tokens, on_delta=on_delta
             )
             made(generation)
             _log_answer(self._tokenizer, prompt, generation)

@@ -1,5 +1,6 @@
 """The part of a model that writes no answers: its address, clients, settings, tokenizer, scores."""
 
+import asyncio
 import itertools
 import uuid
 from collections.abc import Awaitable, Coroutine, Generator, Mapping, Sequence
@@ -15,6 +16,7 @@ from trinity.workflows.generation import (
     ChatTokenizer,
     ModelLimits,
     Prompt,
+    PromptImages,
     RatedChat,
     as_score,
     rater_of,
@@ -124,6 +126,8 @@ class ModelAccess:
     _tokenizer: ChatTokenizer
     _limits: ModelLimits
     _sampling: SamplingParams
+    _images: PromptImages | None = None
+    _loading: asyncio.Lock
     _version: int
     _incarnation: int
     _state: dict[str, Any]
@@ -132,6 +136,20 @@ class ModelAccess:
     def enable_api(self, access: ApiAccess) -> None:
         """Makes the model available over HTTP too."""
         self._api = access
+
+    async def load_images(self, messages: Sequence[Any]) -> Sequence[Any]:
+        """Returns a chat that the tokenizer can encode: its images are stored, parts name them.
+
+        Calls keep their order, from which their seeds follow.
+        """
+        if self._images is None:
+            return messages
+        async with self._loading:
+            return await self._images.loaded(messages)
+
+    async def shown(self, prompt: Prompt) -> list[int]:
+        """Returns a prompt's token ids, with its images, as engines take them."""
+        return prompt.token_ids if self._images is None else await self._images.shown(prompt)
 
     @property
     def num_engine_calls(self) -> int:

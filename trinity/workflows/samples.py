@@ -32,7 +32,9 @@ NONE_ANSWERED = (
 limited_log = RateLimitedLog(logging.getLogger(__name__))
 BUILT = "built_by_workflow"
 """Key in `info` of an experience that no answer of the engine is, and the metric of their share."""
-OF_ENGINE = ("version_spans", "turns", "sampling", "chat_template_sha256", "tools_sha256")
+OF_ENGINE = (
+    *("version_spans", "turns", "sampling", "chat_template_sha256", "tools_sha256", "blobs"),
+)
 """Fields that the engine's answer decides."""
 
 

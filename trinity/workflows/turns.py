@@ -78,6 +78,7 @@ def _merge(turns: Sequence[Experience]) -> Experience:
         reward=None,
         finish_reason=last.finish_reason,
         version_spans=tuple(spans_of_turns(offsets)),
+        blobs=last.blobs,
         turns=tuple(turn for own in turns for turn in own.turns) if are_answers else (),
         arrays={name: _merge_array(name, offsets, length) for name in first.arrays},
         info={},

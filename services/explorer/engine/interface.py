@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from services.explorer.engine.work_clock import WorkClock
 from trinity.config.schema.explorer import EngineConfig
+from trinity.data.vision import VisionTokens
 from trinity.errors import TrinityError
 from trinity.runtime.json_values import JsonObject
 from trinity.runtime.presence import WaitRegistry
@@ -100,6 +101,8 @@ class EngineOptions:
     """Encodes the chats of a model that scores; None for one that generates."""
     score_token_ids: tuple[int, ...] = ()
     """Tokens whose logits are the scores of a model without a head for them."""
+    vision: VisionTokens | None = None
+    """What a model that reads images says of them."""
     span: EngineSpan | None = None
     """The place of this host, if the engine is on several."""
 

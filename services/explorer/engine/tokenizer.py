@@ -10,6 +10,8 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from trinity.data.chat_template import (
     NOT_RENDERED,
     ChatPart,
@@ -17,6 +19,8 @@ from trinity.data.chat_template import (
     render_with_calls,
     template_variables,
 )
+from trinity.data.images import images_of, part_of
+from trinity.data.vision import FAMILIES, VisionProcessor
 from trinity.errors import UserError
 from trinity.types import JsonObject, RoleSpan
 from trinity.workflows.generation import Prompt
@@ -96,8 +100,13 @@ class HuggingFaceTokenizer:
         *,
         template_kwargs: JsonObject | None = None,
         max_cached_tokens: int = MAX_CACHED_TOKENS,
+        vision: VisionProcessor | None = None,
     ) -> None:
         self.end_token_ids = end_token_ids
+        self.vision = vision
+        """The processor of a model that reads images."""
+        self.image_tokens: dict[bytes, int] = {}
+        """Number of tokens of each image that was loaded, by its hash."""
         self._tokenizer = tokenizer
         self._template = chat_template or tokenizer.chat_template
         if not isinstance(self._template, str):
@@ -128,7 +137,7 @@ class HuggingFaceTokenizer:
         chat = json.dumps([messages, list(tools)])
         prompt = self.prompt_cache.get(chat)
         if prompt is None:
-            prompt = self._encode_chat(chat)
+            prompt = self._with_images(self._encode_chat(chat), messages)
             self.prompt_cache.put(chat, prompt)
         return prompt
 
@@ -160,6 +169,36 @@ class HuggingFaceTokenizer:
         parts = self._roles.parts(text, messages, variables)
         return self._encode(text, add_special_tokens=False, parts=parts)
 
+    def _with_images(self, prompt: Prompt, messages: Sequence[Message]) -> Prompt:
+        """Expands the placeholders of images.
+
+        Raises: UserError for an image that was not loaded, or a place without an image.
+        """
+        refs = images_of(messages)
+        if self.vision is None:
+            if refs:
+                raise UserError(
+                    "a message has an image, and this model reads text alone: choose one of "
+                    f"{', '.join(FAMILIES)}, or leave `format.image_key` out"
+                )
+            return prompt
+        if any(ref.sha256 not in self.image_tokens for ref in refs):
+            raise UserError(
+                "an image of this chat is not loaded: ask the model with the chat first"
+            )
+        counts = [self.image_tokens[ref.sha256] for ref in refs]
+        repeats_L = self.vision.tokens.repeats(prompt.token_ids, counts)
+        ends = [0, *np.cumsum(repeats_L).tolist()]
+        return replace(
+            prompt,
+            token_ids=np.repeat(prompt.token_ids, repeats_L).tolist(),
+            role_spans=tuple(
+                RoleSpan(role=span.role, start=ends[span.start], end=ends[span.end])
+                for span in prompt.role_spans
+            ),
+            images=tuple(part_of(ref) for ref in refs),
+        )
+
     def encode(self, text: str) -> Prompt:
         """Encodes plain text, with the token that the tokenizer begins texts with.
 
@@ -171,6 +210,7 @@ class HuggingFaceTokenizer:
         if prompt is None:
             prompt = self._encode(text, add_special_tokens=True)
             prompt = replace(prompt, token_ids=self._to_go_on_from(prompt.token_ids, text))
+            prompt = self._with_images(prompt, ())
             self.prompt_cache.put(key, prompt)
         return prompt
 
@@ -224,6 +264,7 @@ def load_tokenizer(
         tuple(sorted(ends)),
         template_kwargs=template_kwargs,
         max_cached_tokens=max_cached_tokens,
+        vision=VisionProcessor.of_model(model_path),
     )
 
 

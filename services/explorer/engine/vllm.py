@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from services.explorer.engine.images import check_expansion, request_of
 from services.explorer.engine.interface import DeviceRequest, EngineDied, EngineOptions
 from services.explorer.engine.vllm_options import (
     detect_hardware,
@@ -68,6 +69,10 @@ class VllmEngine:
         self._structured_output = options.structured_output
         self._ignore_end = options.rollout.ignore_eos
         self._end_token_ids = [] if self._ignore_end else list(options.end_token_ids)
+        self._vision = options.vision
+        if self._vision is not None and not self._ignore_end:
+            # A token of an image ends a response: it would stand for an image that is not there.
+            self._end_token_ids.append(self._vision.image_token)
         self._request_numbers = itertools.count(1)
         self._swaps: dict[str, list[int]] = {}
         """Of the requests that generate: tokens at each change of the weights."""
@@ -187,7 +192,7 @@ class VllmEngine:
     async def load_weights(self, directory: Path) -> None:
         """Replaces the weights in place and drops their cache; `directory` is absolute."""
         await self._engine.collective_rpc("load_checkpoint", args=(str(directory),))
-        await self._engine.reset_prefix_cache()
+        await self._drop_caches()
 
     @property
     def receivers(self) -> Receivers:
@@ -197,8 +202,14 @@ class VllmEngine:
     async def receive_weights(self, slot: ReceiverSlot) -> str:
         """Receives weights into the workers' memory, in place, and drops the old ones' cache."""
         failures = await self._engine.collective_rpc("receive_weights", args=(asdict(slot),))
-        await self._engine.reset_prefix_cache()
+        await self._drop_caches()
         return next((failure for failure in failures if failure), "")
+
+    async def _drop_caches(self) -> None:
+        """Drops what the old weights computed, the vision tower's among them."""
+        await self._engine.reset_prefix_cache()
+        if self._vision is not None:
+            await self._engine.reset_encoder_cache()
 
     async def sleep(self, level: int, *, keeps_requests: bool = False) -> None:
         """Has the worker free the device and let go of its lock; on a CPU no memory is freed.
@@ -259,10 +270,8 @@ class VllmEngine:
         request_id: str,
     ) -> "AsyncGenerator[RequestOutput]":
         """Yields vLLM's answers; `error_prefix` begins the error if it rejects the request."""
-        from vllm.inputs import TokensPrompt
-
         answers: AsyncGenerator[RequestOutput] = self._engine.generate(
-            TokensPrompt(prompt_token_ids=prompt),
+            request_of(prompt, self._vision),
             parameters,
             request_id=request_id,
         )
@@ -272,6 +281,7 @@ class VllmEngine:
                     answer = await anext(answers, None)
                 if answer is None:
                     return
+                check_expansion(prompt, answer.prompt_token_ids)
                 yield answer
 
     def _routes(

@@ -128,7 +128,7 @@ def engine_arguments(options: EngineOptions, hardware: Hardware) -> JsonObject:
     rollout = options.rollout
     arguments: JsonObject = {
         "model": options.model_path,
-        "skip_tokenizer_init": not options.structured_output,
+        "skip_tokenizer_init": not options.structured_output and options.vision is None,
         "dtype": rollout.dtype,
         "max_model_len": options.max_model_len,
         "enable_prefix_caching": rollout.enable_prefix_caching,
@@ -147,11 +147,27 @@ def engine_arguments(options: EngineOptions, hardware: Hardware) -> JsonObject:
     if options.encode_rated is not None:
         batch = max(MAX_BATCHED_TOKENS, options.max_model_len)
         arguments |= {**POOLING, "max_num_batched_tokens": batch}
+    if options.vision is not None:
+        arguments["limit_mm_per_prompt"] = {"video": 0}
     if options.trusts_code:
         arguments["trust_remote_code"] = True
-    if options.rope is not None:
-        arguments["hf_overrides"] = options.rope
+    if overrides := _config_overrides(options, hardware):
+        arguments["hf_overrides"] = overrides
     return arguments | rollout.extra_engine_args
+
+
+def _config_overrides(options: EngineOptions, hardware: Hardware) -> JsonObject:
+    """Returns keys to lay over the model's configuration.
+
+    On a CPU, vLLM asks for the class of Qwen3-VL's language part, which no model's files have.
+    """
+    overrides = dict(options.rope or {})
+    is_unnamed = options.vision is not None and options.vision.family == "qwen3_vl"
+    if is_unnamed and not hardware.has_gpu:
+        text = overrides.get("text_config")
+        own = text if isinstance(text, dict) else {}
+        overrides["text_config"] = {**own, "architectures": ["Qwen3ForCausalLM"]}
+    return overrides
 
 
 def _span_arguments(options: EngineOptions, span: EngineSpan) -> JsonObject:

@@ -29,7 +29,7 @@ from services.explorer.openai_api.messages import MessagesExchange
 from services.explorer.openai_api.responses import ResponsesExchange
 from services.explorer.openai_api.schemas import SchemaChecker
 from services.explorer.openai_api.tokens import TokensCall
-from trinity.data.images import EncodedImage
+from trinity.data.images import EncodedImage, part_of
 from trinity.runtime.threads import DaemonThreads, is_being_cancelled
 from trinity.types import Experience, JsonObject, JsonValue
 from trinity.workflows.generation import GenerationDelta
@@ -296,6 +296,9 @@ async def _store(images: Sequence[EncodedImage], model: ModelWrapper) -> None:
     for image in images:
         assert model.media is not None
         await model.media.put(image.content)
+    if images:  # so that the tokenizer, which does not wait, can expand their placeholders
+        parts = [part_of(image.ref) for image in images]
+        await model.load_images([{"role": "user", "content": parts}])
 
 
 def attempt_gone() -> Response:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from services.explorer.engine.images import ChatImages
 from services.explorer.engines import LoadedModel
 from services.explorer.media import MediaStore
 from services.explorer.openai_api.run_turns import StageTurns
@@ -127,6 +128,7 @@ class WorkflowFactory:
     ) -> None:
         self._plan = plan
         self._media = media
+        self._images = self._images_of(tokenizer)
         self._turns = turns
         self.part_use = PartUse(plan)
         self._processes = processes
@@ -274,6 +276,7 @@ class WorkflowFactory:
             keeps_history=plan.config.explorer.rollout_model.enable_history,
             ratio_warnings=None if taskset.is_eval else self._ratio_warnings,
             model_path=plan.model_path,
+            images=self._images,
         )
         model.media = self._media
         if taskset.is_of_clients and self._turns is not None:
@@ -281,6 +284,10 @@ class WorkflowFactory:
         if self._api is not None:
             model.enable_api(self._open_session(self._api, attempt, model))
         return model
+
+    def _images_of(self, tokenizer: ChatTokenizer) -> ChatImages | None:
+        """Returns the images of chats with a model that reads them."""
+        return None if self._media is None else ChatImages.of(tokenizer, self._media)
 
     def _open_session(self, api: AttemptApi, attempt: Attempt, model: ModelWrapper) -> ApiAccess:
         store = None if self._turns is None else self._turns.store_of(attempt)
@@ -315,6 +322,7 @@ class WorkflowFactory:
             seed_of_call=replace(self._seeds(attempt), model=place).seed_of_call,
             auxiliary_name=plan.name,
             model_path=plan.model_path,
+            images=self._images_of(running.tokenizer),
         )
         model.scores = plan.role == "score"
         if running.api is not None:

@@ -35,8 +35,16 @@ from services.trainer.backend.packed_attention import (
 )
 from services.trainer.backend.sequence_shards import SequenceShards
 from services.trainer.backend.token_head import HeadTask, OutputRequest, TokenHead, token_outputs
+from services.trainer.backend.vision import (
+    IMAGES,
+    MODEL_IDS,
+    POSITIONS,
+    MicroBatchImages,
+    unpatched,
+)
 from trinity.algorithm.teacher_divergence import Direction, TeacherTokens
 from trinity.config.schema.model import ALL_LINEAR, Names
+from trinity.data.vision import FAMILIES
 from trinity.errors import UserError
 
 KEY = "model.lora_configs"
@@ -194,6 +202,17 @@ class RowEngine(FSDPEngineWithLMHead):  # type: ignore[misc]  # verl carries no 
             layer = self.module.get_output_embeddings()
             self._head = TokenHead(layer, recomputes=config.entropy_checkpointing)
 
+    def _build_module(self) -> PreTrainedModel:
+        """Builds a vision model as it is in transformers; its tower sees no packed rows."""
+        if self.model_config.hf_config.model_type not in FAMILIES:
+            text: PreTrainedModel = super()._build_module()
+            return text
+        with unpatched():
+            module: PreTrainedModel = super()._build_module()
+        if self.use_remove_padding:
+            module.set_attn_implementation({"vision_config": "sdpa"})
+        return module
+
     def _build_lora_module(self, module: PreTrainedModel) -> PeftModel:
         """Checks the layers' names first, as peft ignores names that match no layer."""
         config = self.model_config
@@ -313,9 +332,13 @@ def _arrange(micro_batch: TensorDict, shares_prompts: bool) -> _Arrangement:
     tokens_NL = micro_batch["input_ids"]
     first = tensordict_utils.get_non_tensor_data(micro_batch, "first_token", default=1)
     routes_NLjk = micro_batch.get("routed_experts", None)
+    images: MicroBatchImages | None
+    images = tensordict_utils.get_non_tensor_data(micro_batch, IMAGES, default=None)
     if not _is_set(micro_batch, _PACKED):
         predicting_C = torch.arange(first - 1, tokens_NL.shape[1] - 1, device=tokens_NL.device)
         inputs = {"input_ids": tokens_NL, "attention_mask": None}
+        if images is not None:
+            inputs = images.padded(micro_batch[MODEL_IDS], micro_batch[POSITIONS])
         routes = None if routes_NLjk is None else routes_NLjk.flatten(0, 1)
         return _Arrangement(inputs, predicting_C, tokens_NL[:, first:], routes=routes)
     extents = RowExtents(
@@ -329,7 +352,10 @@ def _arrange(micro_batch: TensorDict, shares_prompts: bool) -> _Arrangement:
     shards = SequenceShards.current()
     if shards is not None:
         return _shared(packed.padded_to_multiple(shards.size), shards, routes_NLjk)
-    inputs = _packed_inputs(packed, packed.tokens_1T, packed.positions_1T)
+    if images is not None:
+        inputs = images.packed(packed, micro_batch[MODEL_IDS], micro_batch[POSITIONS])
+    else:
+        inputs = _packed_inputs(packed, packed.tokens_1T, packed.positions_1T)
     if packed.shared is not None:
         inputs[SHARED_ARGUMENT] = packed.shared
     return _Arrangement(

@@ -1,6 +1,7 @@
 """verl's training worker, set up for a stage: as the actor, the reference or the critic."""
 
 import logging
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -36,6 +37,7 @@ from services.trainer.backend.config_overrides import (  # noqa: E402
 )
 from services.trainer.backend.packed_attention import register  # noqa: E402
 from services.trainer.backend.row_engine import RowEngine, RowValueEngine  # noqa: E402
+from services.trainer.backend.vision import TOWER, freeze_tower  # noqa: E402
 from services.trainer.collectives import check_gpus_of  # noqa: E402
 from services.trainer.types import TrainRow  # noqa: E402
 from trinity.config.model_code_policy import trusts_model_code  # noqa: E402
@@ -57,6 +59,7 @@ from trinity.config.plan.stage_plan import StagePlan  # noqa: E402
 from trinity.config.schema.algorithm import OptimizerConfig  # noqa: E402
 from trinity.config.schema.model import LoRAConfig  # noqa: E402
 from trinity.config.schema.trainer import CriticConfig, TrainerConfig  # noqa: E402
+from trinity.data.vision import FAMILIES  # noqa: E402
 from trinity.errors import UserError  # noqa: E402
 
 logger = logging.getLogger(__name__)
@@ -212,6 +215,8 @@ def _build(
             )
         )
         worker.reset()
+        if plan.config.trainer.freeze_vision_tower:
+            freeze_tower(worker.engine.module)
         worker.engine.shares_prompts = plans_shared_prompts(plan) and _can_share(worker)
     except (OSError, ValueError, KeyError, AssertionError) as error:
         reason = str(error).partition("\n")[0]
@@ -229,7 +234,8 @@ def _can_share(worker: TinkerTrainingWorker) -> bool:
     config = worker.engine.model_config
     attention = config.override_config.get("attn_implementation")
     is_ours = bool(config.use_remove_padding) and attention == PACKED_ATTENTION
-    return is_ours and not noise_of(config.hf_config.to_dict())
+    is_text = config.hf_config.model_type not in FAMILIES
+    return is_ours and is_text and not noise_of(config.hf_config.to_dict())
 
 
 def _model_config(
@@ -248,6 +254,7 @@ def _model_config(
     name_key_value_heads(own, model_directory)
     keys = model_keys(model_directory, of_role.override_config) or {}
     rows = _row_kernel(plan, actual, has_sdpa=supports_sdpa(own))
+    is_vision = own.model_type in FAMILIES
     kernel = {"attn_implementation": rows.attention}
     config = HFModelConfig(
         path=str(model_directory),
@@ -263,7 +270,7 @@ def _model_config(
         override_config=with_override(
             without_dropout(own), kernel, without_rope(of_role.override_config)
         ),
-        **_adapter_config(plan, lora),
+        **_adapter_config(plan, lora, is_vision),
     )
     is_own_model = kind == "value_model" and bool(plan.config.model.critic_model_path)
     rope = None if is_own_model else plan.config.model
@@ -271,11 +278,15 @@ def _model_config(
     return config
 
 
-def _adapter_config(plan: StagePlan, lora: LoRAConfig | None) -> dict[str, object]:
-    """Returns verl's settings for an adapter."""
+def _adapter_config(plan: StagePlan, lora: LoRAConfig | None, is_vision: bool) -> dict[str, object]:
+    """Returns verl's settings for an adapter, which is on the language part of a vision model."""
     if lora is None:
         return {}
     targets, excluded = lora.targets, lora.excluded
+    if is_vision:
+        names = excluded if isinstance(excluded, str) else "|".join(map(re.escape, excluded))
+        own = names if isinstance(excluded, str) else rf"(.*\.)?({names})"
+        excluded = "|".join([*([own] if names else []), rf".*\b{TOWER}\..*"])
     return {
         "lora_rank": lora.lora_rank,
         "lora_alpha": lora.lora_alpha,

@@ -80,6 +80,8 @@ class Encoded(NamedTuple):
     """Number of tokens before the first that is trained on."""
     mask: list[bool] | None = None
     """True for those of the remaining tokens that are trained on; None means all."""
+    images: tuple[bytes, ...] = ()
+    """Encoded files, in the order of their tokens."""
 
 
 class ChatEncoder:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from transformers import AutoTokenizer, GenerationConfig, PreTrainedTokenizerBase
 
+from services.trainer.batch_rows import BatchImages
 from services.trainer.data.chat import ChatEncoder, Encoded
 from services.trainer.types import PairSide, TrainRow
 from trinity.algorithm.algorithm_type import RowSchema
@@ -24,7 +25,9 @@ from trinity.config.training_rows import (
     read_sft_row,
 )
 from trinity.data.chat_spans import Conversation, Message, Tools
+from trinity.data.images import images_of
 from trinity.data.rows import row_name
+from trinity.data.vision import FAMILIES
 from trinity.errors import UserError
 from trinity.types import JsonObject
 
@@ -44,46 +47,63 @@ class Encoder(Protocol):
 class SftEncoder:
     """Encoder for sft: trains on the last message, all the assistant's, or the response."""
 
-    def __init__(self, chat: ChatEncoder, row_format: FormatConfig) -> None:
+    def __init__(
+        self, chat: ChatEncoder, row_format: FormatConfig, images: BatchImages | None = None
+    ) -> None:
         self._chat = chat
         self._format = row_format
+        self._images = images
 
     def __call__(self, row: JsonObject, index: int) -> Sequence[Encoded]:
         """Raises: UserError naming the row and the missing part."""
         form = self._format
         read = read_sft_row(row, form, row_name(index))
         if form.prompt_type == "messages" and form.enable_concatenated_multi_turn:
-            return [self._chat.encode_turns(_conversation(read.conversation, read, index))]
+            turns = self._chat.encode_turns(_conversation(read.conversation, read, index))
+            return [_with_images(turns, read.conversation, self._images)]
         prompt = _conversation(read.prompt, read, index)
-        return [self._chat.encode(prompt, _plain(answer)) for answer in read.answers]
+        return [
+            _with_images(self._chat.encode(prompt, _plain(answer)), read.prompt, self._images)
+            for answer in read.answers
+        ]
 
 
 class DpoEncoder:
     """Encoder for dpo: a better and a worse answer to the same prompt, both trained on."""
 
-    def __init__(self, chat: ChatEncoder, row_format: FormatConfig) -> None:
+    def __init__(
+        self, chat: ChatEncoder, row_format: FormatConfig, images: BatchImages | None = None
+    ) -> None:
         self._chat = chat
         self._format = row_format
+        self._images = images
 
     def __call__(self, row: JsonObject, index: int) -> Sequence[Encoded]:
         """Raises: UserError naming the row and the missing part."""
         read = read_dpo_row(row, self._format, row_name(index))
         prompt = _conversation(read.prompt, read, index)
-        return [self._chat.encode(prompt, _plain(answer)) for answer in read.answers]
+        return [
+            _with_images(self._chat.encode(prompt, _plain(answer)), read.prompt, self._images)
+            for answer in read.answers
+        ]
 
 
 class KtoEncoder:
     """Encoder for kto: an answer that is labelled good or bad."""
 
-    def __init__(self, chat: ChatEncoder, row_format: FormatConfig) -> None:
+    def __init__(
+        self, chat: ChatEncoder, row_format: FormatConfig, images: BatchImages | None = None
+    ) -> None:
         self._chat = chat
         self._format = row_format
+        self._images = images
 
     def __call__(self, row: JsonObject, index: int) -> Sequence[Encoded]:
         """Raises: UserError naming the row and the missing part."""
         read = read_kto_row(row, self._format, row_name(index))
         prompt = _conversation(read.prompt, read, index)
-        return [self._chat.encode(prompt, _plain(read.answers[0]))]
+        encoded = self._chat.encode(prompt, _plain(read.answers[0]))
+        return [_with_images(encoded, read.prompt, self._images)]
 
     def sign_of(self, row: JsonObject, index: int) -> float:
         """Returns 1 for a good answer, -1 for a bad one."""
@@ -93,6 +113,31 @@ class KtoEncoder:
 def _conversation(messages: Sequence[JsonObject], read: PromptRow, index: int) -> Conversation:
     tools: Tools | None = list(read.tools) or None
     return Conversation(index=index, messages=_plain(messages), tools=tools)
+
+
+def _with_images(
+    encoded: Encoded, messages: Sequence[JsonObject], images: BatchImages | None
+) -> Encoded:
+    """Expands the placeholders of the messages' images.
+
+    Raises: UserError if there are not as many of them, or the model reads text alone.
+    """
+    refs = images_of(messages)
+    if images is None:
+        if refs:
+            raise UserError(
+                "a message has an image, and the model reads text alone: choose one of "
+                f"{', '.join(FAMILIES)}, or leave `format.image_key` out"
+            )
+        return encoded
+    repeats_L = images.repeats(encoded.tokens, refs)
+    of_prompt_L, of_rest_L = np.split(repeats_L, [encoded.prompt_length])
+    return Encoded(
+        tokens=np.repeat(encoded.tokens, repeats_L).tolist(),
+        prompt_length=int(of_prompt_L.sum()),
+        mask=None if encoded.mask is None else np.repeat(encoded.mask, of_rest_L).tolist(),
+        images=images.contents(refs),
+    )
 
 
 def _plain(messages: Sequence[JsonObject]) -> list[Message]:
@@ -126,6 +171,8 @@ class _TokenizedRow:
     mask_R: NDArray[np.bool_]
     """True for those of the last tokens, the response, that are trained on."""
     is_truncated: bool
+    images: tuple[bytes, ...] = ()
+    num_image_tokens: int = 0
 
 
 class Formatter:
@@ -138,10 +185,12 @@ class Formatter:
         name: str,
         max_length: int,
         sign_of: Callable[[JsonObject, int], float] | None = None,
+        images: BatchImages | None = None,
     ) -> None:
         """`sign_of` tells labelled answers apart: it becomes the advantage of all their tokens."""
         self._encoder = encoder
         self._sign_of = sign_of
+        self._images = images
         self._name = name
         self._max_length = max_length
         self._cache: dict[int, Sequence[_TokenizedRow]] = {}
@@ -156,7 +205,7 @@ class Formatter:
         """
         sequences = self._cache.get(index)
         if sequences is None:
-            sequences = [self._cut(encoded) for encoded in self._encode(row, index)]
+            sequences = [self._cut(encoded, index) for encoded in self._encode(row, index)]
             self._cache_row(index, sequences)
         sides = PAIR if len(sequences) == len(PAIR) else (None,)
         rows = [
@@ -176,15 +225,26 @@ class Formatter:
                 f"training data `{self._name}`: {error} (messages count from 0)"
             ) from error
 
-    def _cut(self, encoded: Encoded) -> _TokenizedRow:
-        all_tokens, num_untrained, mask = encoded
+    def _cut(self, encoded: Encoded, index: int) -> _TokenizedRow:
+        """Raises: UserError for a row whose images do not fit."""
+        all_tokens, num_untrained, mask, images = encoded
         tokens = all_tokens[: self._max_length]
+        num_image_tokens = 0
+        if self._images is not None:
+            num_image_tokens = self._images.count_tokens(np.asarray(tokens))
+            if num_image_tokens < self._images.count_tokens(np.asarray(all_tokens)):
+                raise UserError(
+                    f"training data `{self._name}`: {row_name(index)}: its images do not fit into "
+                    f"{self._max_length} tokens: make them smaller, or raise `model.max_model_len`"
+                )
         response_length = max(len(tokens) - num_untrained, 0)
         is_trained = [True] * response_length if mask is None else mask[:response_length]
         return _TokenizedRow(
             tokens_L=np.asarray(tokens, dtype=np.int32),
             mask_R=np.asarray(is_trained, dtype=np.bool_),
             is_truncated=len(all_tokens) > self._max_length,
+            images=images,
+            num_image_tokens=num_image_tokens,
         )
 
     def _cache_row(self, index: int, sequences: Sequence[_TokenizedRow]) -> None:
@@ -206,6 +266,8 @@ def _row(cut: _TokenizedRow, *, side: PairSide | None, position: int, weight: fl
         weight=weight,
         side=side,
         is_truncated=cut.is_truncated,
+        images=cut.images,
+        num_image_tokens=cut.num_image_tokens,
     )
 
 
@@ -219,6 +281,7 @@ def load_formatter(
     max_length: int,
     template_kwargs: JsonObject | None = None,
     trusts_code: bool = False,
+    images: BatchImages | None = None,
 ) -> Formatter:
     """Loads a formatter with the model's tokenizer; data among rollouts is formatted as for sft.
 
@@ -244,10 +307,11 @@ def load_formatter(
     variables = merge_template_kwargs(template_kwargs or {}, row_format.enable_thinking)
     chat = ChatEncoder(tokenizer, _end_tokens(model_directory, tokenizer), variables)
     if schema == "kto":
-        own = KtoEncoder(chat, row_format)
-        return Formatter(own, name=name, max_length=max_length, sign_of=own.sign_of)
-    encoder = DpoEncoder(chat, row_format) if schema == "dpo" else SftEncoder(chat, row_format)
-    return Formatter(encoder, name=name, max_length=max_length)
+        own = KtoEncoder(chat, row_format, images)
+        return Formatter(own, name=name, max_length=max_length, sign_of=own.sign_of, images=images)
+    kind = DpoEncoder if schema == "dpo" else SftEncoder
+    encoder = kind(chat, row_format, images)
+    return Formatter(encoder, name=name, max_length=max_length, images=images)
 
 
 def _load_tokenizer(model_directory: Path, trusts_code: bool) -> PreTrainedTokenizerBase:

@@ -14,6 +14,7 @@ from verl.utils.model import convert_weight_keys
 
 from services.trainer.backend.expert_balance import BalanceShare, ExpertBalance
 from services.trainer.backend.verl_worker import build_actor
+from services.trainer.backend.vision import name_in_files
 from services.trainer.checkpoints.lora import (
     ADAPTER_DIRECTORY,
     LoraAdapter,
@@ -223,7 +224,7 @@ class Actor:
         )
         for name, tensor in parameters:
             if name not in tied:
-                yield name, tensor.detach().cpu()
+                yield name_in_files(name, self.model_config.model_type), tensor.detach().cpu()
 
     def split_weights(self) -> NamedSplits | None:
         """Yields the same tensors as the ranks hold them; None for one rank."""
@@ -232,10 +233,10 @@ class Actor:
         return self._split_weights() if self.adapter is None else self._split_merged(self.adapter)
 
     def _split_merged(self, adapter: LoraAdapter) -> NamedSplits:
-        tied = self._tied_names()
+        tied, kind = self._tied_names(), self.model_config.model_type
         for name, tensor in adapter.split_weights(self._calls.ranks):
             if name not in tied:
-                yield name, tensor
+                yield name_in_files(name, kind), tensor
 
     def _split_weights(self) -> NamedSplits:
         module, tied = self.worker.engine.module, self._tied_names()
@@ -243,7 +244,7 @@ class Actor:
             split = SplitTensor.of(tensor, self._calls.ranks)
             for name, part in experts_apart(key, split, module.config.model_type):
                 if name not in tied:
-                    yield name, part
+                    yield name_in_files(name, module.config.model_type), part
 
     def _tied_names(self) -> set[str]:
         """Returns the names that stand for tensors of other names."""

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from services.trainer.backend.vision import VisionInputs
 from services.trainer.checkpoints.split import NamedSplits
 from services.trainer.collectives import Ranks
 from services.trainer.learner.actor import ActorUpdate
@@ -26,6 +27,7 @@ from services.trainer.learner.verl_calls import (
 from services.trainer.types import Metrics, RowStatistics, StepOutcome, TrainBatch
 from trinity.algorithm.rollout_correction.metrics import off_policy_metrics
 from trinity.algorithm.token_advantage.token_batch import FloatMatrix
+from trinity.config.plan.arithmetic import model_keys
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.config.plan.start_checkpoint import StartCheckpoint
 
@@ -67,7 +69,7 @@ class Learner:
             policy_directory=_whole_policy(start_checkpoint) or model_directory,
             critic_directory=critic_directory or model_directory,
             teacher_directory=teacher_directory,
-            calls=_worker_calls(plan, ranks, on_micro_batch),
+            calls=_worker_calls(plan, ranks, on_micro_batch, model_directory),
         )
         self._token_share = plan.config.trainer.recorded_token_share
         self._preparation = BatchPreparation(plan=plan, roles=self._roles)
@@ -102,7 +104,9 @@ class Learner:
             metrics |= update.metrics
         self._roles.move_reference(batch.step)
         metrics |= self._update_kl_coefficients(prepared, metrics.get("actor/kl"))
-        metrics |= self._utilization.mfu_metrics([row.length for row in batch.rows], metrics)
+        lengths = [row.length for row in batch.rows]
+        image_tokens = [row.num_image_tokens for row in batch.rows]
+        metrics |= self._utilization.mfu_metrics(lengths, metrics, image_tokens)
         return self._outcome(prepared, update, metrics)
 
     def weights(self) -> Iterator[tuple[str, torch.Tensor]]:
@@ -186,7 +190,9 @@ class Learner:
         return StepOutcome(metrics=metrics, rows=statistics)
 
 
-def _worker_calls(plan: StagePlan, ranks: Ranks, on_micro_batch: Callable[[], None]) -> WorkerCalls:
+def _worker_calls(
+    plan: StagePlan, ranks: Ranks, on_micro_batch: Callable[[], None], model_directory: Path
+) -> WorkerCalls:
     splitter = MicroBatchSplitter(
         ranks=replace(ranks, num_sharing=plan.sequence_parallel_size),
         limits=MicroBatchLimits.of_policy(plan),
@@ -197,6 +203,7 @@ def _worker_calls(plan: StagePlan, ranks: Ranks, on_micro_batch: Callable[[], No
         splitter=splitter,
         inferring=MicroBatchLimits.without_gradients(plan),
         on_micro_batch=on_micro_batch,
+        vision=VisionInputs.of_model(model_directory, model_keys(model_directory, {}) or {}),
     )
 
 

@@ -280,11 +280,11 @@ def computed_tokens(
     """
     if packed or not len(part):
         return -(-_num_tokens(rows, part) // num_sharing) * num_sharing
-    return len(part) * max(rows[number].length for number in part)
+    return len(part) * max(rows[number].size for number in part)
 
 
 def _num_tokens(rows: Sequence[TrainRow], numbers: Sequence[int]) -> int:
-    return sum(rows[number].length for number in numbers)
+    return sum(rows[number].size for number in numbers)
 
 
 def micro_batches(
@@ -296,7 +296,7 @@ def micro_batches(
     """
 
     def longest(part: MicroBatch) -> int:
-        return max(rows[number].length for number in part)
+        return max(rows[number].size for number in part)
 
     parts: list[list[int]] = []
     ordered = units if keep_order else sorted(units, key=lambda unit: (longest(unit), unit))

@@ -20,24 +20,45 @@ class Utilization:
     num_ranks: int
     num_passes: int
 
-    def mfu_metrics(self, lengths: Sequence[int], times: Mapping[str, float]) -> dict[str, float]:
-        """Returns the metrics, from the tokens of each row and the seconds of a step's parts."""
+    def mfu_metrics(
+        self, lengths: Sequence[int], times: Mapping[str, float], image_tokens: Sequence[int] = ()
+    ) -> dict[str, float]:
+        """Returns the metrics, from the tokens of each row and the seconds of a step's parts.
+
+        `image_tokens` are those among them that a vision tower computes too.
+        """
+        update, infer = times.get("time/update_actor"), times.get("time/old_log_prob")
+        passes = {
+            "perf/mfu/actor": (update, self.num_passes),
+            "perf/mfu/actor_infer": (infer, 1 / BACKWARD_AND_FORWARD),
+        }
         shares = {
-            "perf/mfu/actor": self._share(lengths, times.get("time/update_actor"), self.num_passes),
-            "perf/mfu/actor_infer": self._share(
-                lengths, times.get("time/old_log_prob"), 1 / BACKWARD_AND_FORWARD
-            ),
+            name: self._share(lengths, image_tokens, seconds, num_passes)
+            for name, (seconds, num_passes) in passes.items()
         }
         return {name: share for name, share in shares.items() if share is not None}
 
     def _share(
-        self, lengths: Sequence[int], seconds: float | None, num_passes: float
+        self,
+        lengths: Sequence[int],
+        image_tokens: Sequence[int],
+        seconds: float | None,
+        num_passes: float,
     ) -> float | None:
         is_known = torch.cuda.is_available() and self.config.model_type in ESTIMATE_FUNC
         if not seconds or not is_known:
             return None
         try:
-            done, peak = FlopsCounter(self.config).estimate_flops(list(lengths), seconds)
+            done, peak = FlopsCounter(self.config).estimate_flops(
+                list(lengths), seconds, **self._patches(image_tokens)
+            )
         except (AttributeError, TypeError):  # a model type with custom parts
             return None
         return float(done * num_passes / (peak * self.num_ranks)) if math.isfinite(peak) else None
+
+    def _patches(self, image_tokens: Sequence[int]) -> dict[str, list[int]]:
+        """Returns verl's argument with the patches of each row's images, if there are any."""
+        if not any(image_tokens):
+            return {}
+        merged: int = self.config.vision_config.spatial_merge_size**2
+        return {"images_seqlens": [count * merged for count in image_tokens if count]}

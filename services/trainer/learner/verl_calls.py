@@ -16,6 +16,7 @@ from verl.workers.engine_workers_tinker import TinkerTrainingWorker
 
 from services.trainer.backend.row_engine import PROMPT_OWNERS, Lesson
 from services.trainer.backend.verl_worker import build_teacher, packs_rows, shares_prompts
+from services.trainer.backend.vision import IMAGES, VisionInputs
 from services.trainer.collectives import Ranks
 from services.trainer.learner.microbatches import (
     MicroBatchLimits,
@@ -75,11 +76,13 @@ class MicroBatchBuilder:
         *,
         packed: bool,
         shares_prompts: bool = False,
+        vision: VisionInputs | None = None,
     ) -> None:
         self._rows = rows
         self._layout = layout
         self._packed = packed
         self._shares_prompts = shares_prompts
+        self._vision = vision
         self._has_experts = any(row.is_expert for row in rows)
         self._num_rows_of_empty = 2 if any(row.side for row in rows) else 1
 
@@ -99,13 +102,16 @@ class MicroBatchBuilder:
             tensors["routed_experts"] = torch.from_numpy(routes_NLjk)
         if self._shares_prompts and (owners := prompt_owners(self._rows, part)) is not None:
             tensors[PROMPT_OWNERS] = torch.tensor(owners)
-        return tensordict_utils.get_tensordict(
-            tensors, self._settings(part, outputs, len(tokens_NL))
-        )
+        settings = self._settings(part, outputs, len(tokens_NL))
+        if self._vision is not None:
+            rows = [self._rows[number] for number in part]
+            more, settings[IMAGES] = self._vision.build(rows, tensors["input_ids"], PAD)
+            tensors |= more
+        return tensordict_utils.get_tensordict(tensors, settings)
 
     def _settings(
         self, part: MicroBatch, outputs: EngineOutputs, num_rows: int
-    ) -> dict[str, int | bool]:
+    ) -> dict[str, object]:
         """Returns the non-tensor inputs of verl's engines."""
         return {
             "first_token": self._layout.first_token(part),
@@ -195,6 +201,8 @@ class WorkerCalls:
     inferring: MicroBatchLimits
     """Limits of no-grad passes."""
     on_micro_batch: Callable[[], None]
+    vision: VisionInputs | None = None
+    """Makes pixels of images, for a vision model."""
 
     @property
     def life(self) -> LifeSigns:
@@ -267,7 +275,9 @@ class WorkerCalls:
     ) -> Iterator[tuple[MicroBatch, TensorDict, bool]]:
         rows, packed = prepared.rows, packs_rows(worker)
         shares = shares_prompts(worker, rows)
-        builder = MicroBatchBuilder(rows, prepared.layout, packed=packed, shares_prompts=shares)
+        builder = MicroBatchBuilder(
+            rows, prepared.layout, packed=packed, shares_prompts=shares, vision=self.vision
+        )
         mask_BT: BoolMatrix = matrices["loss_mask"].astype(bool)
         splitter = replace(self.splitter, limits=limits)
         for part, is_last in splitter.parts(rows, mask_BT, packed=packed, shares_prompts=shares):

@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from services.trainer.batch_rows import RowFormatter
+from services.trainer.batch_rows import BatchImages, ReadMedia, RowFormatter, RowReader
 from services.trainer.types import StageLearner
 from trinity.algorithm.algorithm_type import RowSchema
+from trinity.config.model_code_policy import trusts_model_code
 from trinity.config.plan.model import MODEL_FILE_PATTERNS
+from trinity.config.plan.parts import ResolvedExperienceBuffer
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.config.plan.start_checkpoint import StartCheckpoint
 from trinity.config.schema.data import FormatConfig
@@ -58,6 +60,7 @@ class LoadFormatter(Protocol):
         max_length: int,
         template_kwargs: JsonObject,
         trusts_code: bool,
+        images: BatchImages | None,
     ) -> RowFormatter: ...
 
 
@@ -137,3 +140,45 @@ def _download(path: str, waits: WaitReporter) -> Path:
         ) from error
     finally:
         waits.clear("model")
+
+
+def row_reader(
+    plan: StagePlan,
+    model_directory: Path,
+    parts: ModelParts,
+    read_media: ReadMedia,
+) -> RowReader:
+    """Returns a reader; it formats training data by the model's tokenizer, rollouts are tokens.
+
+    Raises: UserError when the tokenizer cannot be used.
+    """
+    data = _training_data(plan)
+    images = BatchImages.of_model(model_directory, read_media)
+    formatter = None
+    if data is not None:
+        formatter = parts.load_formatter(
+            model_directory,
+            name=data.name,
+            schema=plan.algorithm.row_schema,
+            chat_template=plan.chat_template,
+            row_format=data.format,
+            max_length=plan.max_model_len,
+            template_kwargs=plan.config.model.template_kwargs,
+            trusts_code=trusts_model_code(
+                plan.config.model.trust_remote_code, str(model_directory)
+            ),
+            images=images,
+        )
+    return RowReader(
+        formatter=formatter,
+        mixed_with_rollouts=plan.has_rollouts,
+        skips_bad_rows=data is not None and data.on_bad_row == "skip",
+        mismatched_length=plan.max_model_len if plan.algorithm.row_schema == "kto" else None,
+        replays_experts=plan.config.algorithm.enable_router_replay,
+        images=images,
+    )
+
+
+def _training_data(plan: StagePlan) -> ResolvedExperienceBuffer | None:
+    """Returns the buffer that holds training data; None where there are rollouts alone."""
+    return plan.expert_buffer if plan.has_rollouts else plan.experience_buffer

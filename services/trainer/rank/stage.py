@@ -9,7 +9,6 @@ from pathlib import Path
 
 import torch
 
-from services.trainer.batch_rows import RowReader
 from services.trainer.checkpoints.best import BestVersion
 from services.trainer.checkpoints.checkpoints import CheckpointStore
 from services.trainer.checkpoints.damage import DamageWatch, retire_damaged
@@ -24,16 +23,14 @@ from services.trainer.rank.incarnation import Incarnation, begin_incarnation, la
 from services.trainer.rank.link import RankLink
 from services.trainer.rank.loop import LoopDependencies, TrainingLoop
 from services.trainer.rank.model_parts import (
-    LoadFormatter,
     ModelParts,
     default_num_threads,
+    row_reader,
     starting_directory,
 )
 from services.trainer.telemetry import StepTelemetry
 from services.trainer.types import StageLearner, WeightsOnDisk
 from trinity.api.v1 import buffer_pb2
-from trinity.config.model_code_policy import trusts_model_code
-from trinity.config.plan.parts import ResolvedExperienceBuffer
 from trinity.config.plan.stage_plan import StagePlan, keeps_best
 from trinity.config.plan.start_checkpoint import (
     StartCheckpoint,
@@ -202,7 +199,7 @@ class RankStageSetup:
             life=life,
             learner=learner,
             buffer=self._buffer,
-            source=self._source(life, row_reader(self._plan, start, self._parts.load_formatter)),
+            source=self._source(life, start),
             publisher=self._publisher(life, store),
             checkpoints=self._checkpoints(life, store),
             telemetry=self._telemetry(life),
@@ -297,12 +294,12 @@ class RankStageSetup:
         path = self._plan.teacher_model_path
         return self._starting_directory(path) if path is not None else None
 
-    def _source(self, life: Incarnation, reader: RowReader) -> BatchSource:
+    def _source(self, life: Incarnation, start: Path) -> BatchSource:
         source = BatchSource(
             buffer=self._buffer,
             ranks=self._ranks,
             incarnation=life.number,
-            reader=reader,
+            reader=row_reader(self._plan, start, self._parts, self._buffer.read_media),
             fetches_ahead=not self._plan.needs_rollout,
             timeout_seconds=self._plan.experience_buffer.max_read_timeout,
             incomplete_after=self._plan.experience_buffer.incomplete_after,
@@ -462,37 +459,3 @@ def _is_adapter_base(plan: StagePlan, path: str) -> bool:
     """True if these weights are the base of the adapter's checkpoints, which do not hold them."""
     is_there = plan.lora is not None and Path(path).is_dir()
     return is_there and find_start_checkpoint(path).is_whole
-
-
-def row_reader(plan: StagePlan, model_directory: Path, load_formatter: LoadFormatter) -> RowReader:
-    """Returns a reader; it formats training data by the model's tokenizer, rollouts are tokens.
-
-    Raises: UserError when the tokenizer cannot be used.
-    """
-    data = _training_data(plan)
-    formatter = None
-    if data is not None:
-        formatter = load_formatter(
-            model_directory,
-            name=data.name,
-            schema=plan.algorithm.row_schema,
-            chat_template=plan.chat_template,
-            row_format=data.format,
-            max_length=plan.max_model_len,
-            template_kwargs=plan.config.model.template_kwargs,
-            trusts_code=trusts_model_code(
-                plan.config.model.trust_remote_code, str(model_directory)
-            ),
-        )
-    return RowReader(
-        formatter=formatter,
-        mixed_with_rollouts=plan.has_rollouts,
-        skips_bad_rows=data is not None and data.on_bad_row == "skip",
-        mismatched_length=plan.max_model_len if plan.algorithm.row_schema == "kto" else None,
-        replays_experts=plan.config.algorithm.enable_router_replay,
-    )
-
-
-def _training_data(plan: StagePlan) -> ResolvedExperienceBuffer | None:
-    """Returns the buffer that holds training data; None where there are rollouts alone."""
-    return plan.expert_buffer if plan.has_rollouts else plan.experience_buffer

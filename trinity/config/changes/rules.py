@@ -254,7 +254,7 @@ RULES: tuple[ChangeRule, ...] = (
         *under(
             _ENGINE,
             f"dtype {ENGINE_ARGUMENTS} ignore_eos enable_history enable_openai_api "
-            "enable_auto_tool_choice tool_call_parser reasoning_parser",
+            "enable_multimodal enable_auto_tool_choice tool_call_parser reasoning_parser",
         ),
     ),
     _experiment(
@@ -295,6 +295,7 @@ RULES: tuple[ChangeRule, ...] = (
         NEW_RUN,
         "algorithm.optimizer.optimizer_type",
         "trainer.critic.optimizer.optimizer_type",
+        "trainer.freeze_vision_tower",
     ),
     _impossible(
         "its checkpoints are of the back end that wrote them",

@@ -21,6 +21,7 @@ from trinity.config.checks.model import (
     check_teacher,
 )
 from trinity.config.checks.packages import install_command
+from trinity.config.checks.vision import check_vision
 from trinity.config.error_collector import did_you_mean
 from trinity.config.plan.experience_sink import check_sinks
 from trinity.config.plan.placement import check_demand, cluster_gpus_of, gpu_demand_of
@@ -264,6 +265,7 @@ def _checks(plan: ExperimentPlan) -> Iterator[Check]:
     yield "", partial(check_monitor, plan.stages[0].config.monitor)
     for stage in plan.stages:
         yield "", partial(check_model, stage)
+        yield f"stage `{stage.name}`: ", partial(check_vision, stage)
         if stage.mode == "serve":
             continue
         yield "", partial(check_critic, stage)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trinity.config.schema.trainer import TrainerConfig
+from trinity.data.vision import FAMILIES
 from trinity.errors import UserError
 from trinity.runtime.json_values import JsonValue
 
@@ -134,14 +135,14 @@ def packing_obstacle(keys: Keys) -> str | None:
 
 
 def _packing_obstacles(keys: Keys) -> Iterator[str]:
-    if keys.get("vision_config"):
+    if keys.get("vision_config") and keys.get("model_type") not in FAMILIES.values():
         yield "its positions are those of pictures too"
     layers = keys.get("layer_types")
     kinds = {str(kind) for kind in layers} if isinstance(layers, list) else set()
     if others := sorted(kinds - _TOKEN_BY_TOKEN):
         yield f"its layers of kind {', '.join(others)} would see the row before"
     kind = keys.get("model_type")
-    if kind not in PACKABLE:
+    if kind not in PACKABLE and kind not in FAMILIES.values():
         yield f"models of kind {kind} are not known to keep packed rows apart"
     window, longest = keys.get("sliding_window"), keys.get("max_position_embeddings")
     if kind in _WINDOW_IN_MASK_ALONE and _is_below(window, longest):
@@ -176,6 +177,8 @@ def sharing_obstacle(keys: Keys, size: int) -> str | None:
 
     Each of them attends with its part of the heads; heads of keys that are fewer are repeated.
     """
+    if keys.get("vision_config"):
+        return "sequences with images are not shared"
     text = text_keys(keys)
     heads = text.get("num_attention_heads", text.get("n_head"))
     if not isinstance(heads, int):

@@ -112,6 +112,8 @@ class TrainerConfig(Section):
     """Compute the model's head for some hundred tokens at a time: all logits never exist."""
     entropy_checkpointing: bool = False
     """Compute such a piece again in the backward pass, so that not even its results are kept."""
+    freeze_vision_tower: bool = False
+    """Keep the weights with which a vision model reads images, and train its language part."""
     use_remove_padding: bool = True
     """Rows lie one after the other without padding, for models that keep them apart."""
     use_prefix_grouper: bool | None = None

@@ -246,11 +246,28 @@ def _activations(shape: ModelShape, training: TrainingSettings) -> MemoryTerm:
     size = BYTES[training.dtype]
     tokens = -(-training.tokens // training.sequence_parallel)
     of_layer = _layer_activations(shape, training)
+    of_tower, told = _tower_activations(shape, training)
     if training.checkpoints_activations:
-        kept = tokens * shape.hidden * size * (shape.layers + 4) + tokens * of_layer
-        return MemoryTerm("activations", kept, f"{size} T H (L + 4) + one layer, T = {tokens}")
-    kept = tokens * shape.layers * of_layer
-    return MemoryTerm("activations", kept, f"{of_layer} bytes T L, T = {tokens}")
+        kept = tokens * (shape.hidden * size * (shape.layers + 4) + of_layer + of_tower)
+        formula = f"{size} T H (L + 4) + one layer{told}, T = {tokens}"
+        return MemoryTerm("activations", kept, formula)
+    kept = tokens * (shape.layers * of_layer + of_tower)
+    return MemoryTerm("activations", kept, f"{of_layer} bytes T L{told}, T = {tokens}")
+
+
+def _tower_activations(shape: ModelShape, training: TrainingSettings) -> tuple[int, str]:
+    """Returns the bytes of the vision tower per token of a micro-batch, and their formula.
+
+    At most half of the tokens by which micro-batches are cut are patches of the tower, as each
+    token of an image counts there and in the language part.
+    """
+    tower, size = shape.tower, BYTES[training.dtype]
+    if tower is None:
+        return 0, ""
+    of_layer = size * (12 * tower.width + 4 * tower.feed_forward)
+    kept = tower.layers * (size * tower.width if training.checkpoints_activations else of_layer)
+    of_token = tower.merged * (kept + (of_layer if training.checkpoints_activations else 0)) // 2
+    return of_token, f" + {of_token} bytes T of the vision tower"
 
 
 def _inference(shape: ModelShape, training: TrainingSettings) -> list[MemoryTerm]:

@@ -3,11 +3,12 @@
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from trinity.config.plan.arithmetic import changes_logits, dropped_of_text
 from trinity.config.schema.model import ALL_LINEAR, LoRAConfig, Names
+from trinity.data.vision import FAMILIES
 from trinity.errors import UserError
 
 Keys = Mapping[str, object]
@@ -56,6 +57,8 @@ class ModelShape:
     """True if attention changes its scores in a way for which they all lie in memory."""
     stored_bytes: int = 2
     """Bytes of a parameter in the model's files."""
+    tower: "TowerShape | None" = None
+    """The part that reads images, if there is one."""
 
     @property
     def query_width(self) -> int:
@@ -66,6 +69,17 @@ class ModelShape:
     def kv_width(self) -> int:
         """Width of all key heads, or value heads, together."""
         return self.kv_heads * self.head_dim
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TowerShape:
+    """The vision tower of a model: it computes `merged` patches for each token of an image."""
+
+    width: int
+    layers: int
+    feed_forward: int
+    merged: int
+    parameters: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +109,9 @@ _FAMILIES: dict[str, _FamilyDefaults] = {
         is_tied=True, head_dim=256, norms_per_layer=4, normalizes_qk=True
     ),
     "phi3": _FamilyDefaults(bias_key=""),
+    "qwen2_vl_text": _FamilyDefaults(qkv_bias=True, bias_key=""),
+    "qwen2_5_vl_text": _FamilyDefaults(qkv_bias=True, bias_key=""),
+    "qwen3_vl_text": _FamilyDefaults(normalizes_qk=True, head_dim=128),
 }
 
 
@@ -111,7 +128,39 @@ def read_shape(path: Path) -> ModelShape:
         raise UserError(f"{path} is no JSON ({error}): give a model's config.json") from error
     if not isinstance(keys, dict):
         raise UserError(f"{path} is no JSON object: give a model's config.json")
-    return shape_of(keys.get("text_config", keys), str(path))
+    shape = shape_of(keys.get("text_config", keys), str(path))
+    return replace(shape, tower=_tower(keys, shape.hidden))
+
+
+def _tower(keys: Keys, hidden: int) -> TowerShape | None:
+    """Returns the shape of the vision tower of a family whose images are read."""
+    vision, kind = keys.get("vision_config"), keys.get("model_type")
+    if kind not in FAMILIES or not isinstance(vision, dict):
+        return None
+    is_oldest, is_newest = kind == "qwen2_vl", kind == "qwen3_vl"
+    width = _number(vision, "embed_dim", 1280) if is_oldest else _number(vision, "hidden_size", 0)
+    wide = _number(vision, "intermediate_size", 4 * width)
+    if is_oldest:
+        ratio = vision.get("mlp_ratio", 4)
+        wide = int(ratio * width) if isinstance(ratio, int | float) else 4 * width
+    out = hidden if is_oldest else _number(vision, "out_hidden_size", hidden)
+    layers, merged = _number(vision, "depth", 0), _number(vision, "spatial_merge_size", 2) ** 2
+    norm = width if kind == "qwen2_5_vl" else 2 * width
+    patch = width * _number(vision, "in_channels", 3) * _number(vision, "temporal_patch_size", 2)
+    patch *= _number(vision, "patch_size", 14) ** 2
+    dense = 3 * width * wide + 2 * wide if kind == "qwen2_5_vl" else 2 * width * wide + wide
+    block = 2 * norm + 4 * width**2 + 4 * width + dense + width
+    joined = merged * width
+    merger = joined * (joined + 1) + out * (joined + 1)
+    parameters = patch + layers * block + norm + merger
+    if is_newest:
+        deep = vision.get("deepstack_visual_indexes")
+        places = width * _number(vision, "num_position_embeddings", 0)
+        parameters += width + places
+        parameters += (len(deep) if isinstance(deep, list) else 0) * (2 * joined + merger)
+    return TowerShape(
+        width=width, layers=layers, feed_forward=wide, merged=merged, parameters=parameters
+    )
 
 
 def shape_of(keys: Keys, name: str = "config.json") -> ModelShape:
@@ -195,6 +244,7 @@ def count_backbone(shape: ModelShape) -> int:
     dense_layers = shape.layers - shape.sparse_layers
     return (
         embeddings
+        + (shape.tower.parameters if shape.tower is not None else 0)
         + shape.layers * (_attention(shape) + _norms(shape))
         + dense_layers * _feed_forward(shape)
         + shape.sparse_layers * _mixture(shape)

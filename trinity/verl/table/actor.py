@@ -227,11 +227,7 @@ _ACTOR_ROWS: tuple[KeyRow, ...] = (
         f"{_ACTOR}.fsdp_config.qat.*",
         f"{_ACTOR}.megatron.qat.*",
     ),
-    *missing_rows(
-        "prompts are text here, and a vision tower is trained like all other weights",
-        f"{_ACTOR}.freeze_vision_tower",
-        neutral=(False,),
-    ),
+    renamed_row(f"{_ACTOR}.freeze_vision_tower", "trainer.freeze_vision_tower"),
     renamed_row(
         f"{_ACTOR}.loss_scale_factor",
         "algorithm.loss_scale_factor",

@@ -1,0 +1,199 @@
+"""Prompts with images in vLLM: the same tokens and pixels as in training, for each family."""
+
+import io
+import json
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import pytest_asyncio
+import torch
+from PIL import Image
+from transformers import AutoModelForImageTextToText, AutoProcessor
+
+from services.explorer.engine.images import ChatImages, request_of
+from services.explorer.engine.interface import EngineOptions
+from services.explorer.engine.tokenizer import HuggingFaceTokenizer, load_tokenizer
+from services.explorer.engine.vllm import VllmEngine, start_vllm
+from tests.support.vision_models import make_vision_model
+from trinity.config.schema.explorer import EngineConfig
+from trinity.data.images import decode, image_of, images_of, part_of
+from trinity.data.vision import FAMILIES, VisionProcessor
+from trinity.errors import UserError
+from trinity.types import Experience, FloatArray, JsonObject, SamplingParams
+from trinity.workflows.generation import ImagePrompt, ModelLimits
+from trinity.workflows.model import ModelWrapper
+
+pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
+SIZES = ((60, 90), (112, 56))
+
+
+class Store:
+    """The images of a tenant, in memory."""
+
+    def __init__(self) -> None:
+        self.contents: dict[bytes, bytes] = {}
+        self.num_read = 0
+
+    def add(self, size: tuple[int, int], seed: int) -> JsonObject:
+        pixels = np.random.default_rng(seed).integers(0, 255, (size[1], size[0], 3), dtype=np.uint8)
+        stream = io.BytesIO()
+        Image.fromarray(pixels).save(stream, "PNG")
+        image = image_of(stream.getvalue())
+        self.contents[image.ref.sha256] = image.content
+        return part_of(image.ref)
+
+    async def read(self, hashes: Sequence[bytes]) -> dict[bytes, bytes]:
+        self.num_read += len(hashes)
+        return {sha256: self.contents[sha256] for sha256 in hashes}
+
+    async def resolve(self, messages: Sequence[Any]) -> list[Any]:
+        return list(messages)
+
+
+class Served:
+    """An engine of a tiny model, and what a stage makes of it."""
+
+    def __init__(
+        self, directory: Path, engine: VllmEngine, tokenizer: HuggingFaceTokenizer
+    ) -> None:
+        self.directory, self.engine, self.tokenizer = directory, engine, tokenizer
+        self.store = Store()
+        images = ChatImages.of(tokenizer, self.store)
+        assert images is not None
+        self.images = images
+
+    def model(self) -> ModelWrapper:
+        return ModelWrapper(
+            generator=self.engine,
+            tokenizer=self.tokenizer,
+            limits=ModelLimits(max_model_len=256, max_prompt_tokens=200),
+            sampling=SamplingParams(temperature=1.0, max_tokens=8, logprobs=0),
+            weights=(3, 1),
+            seed_of_call=lambda call: 1000 + call,
+            keeps_history=True,
+            images=self.images,
+        )
+
+
+@pytest_asyncio.fixture(params=FAMILIES, loop_scope="module", scope="module")
+async def served(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Served]:
+    directory = make_vision_model(tmp_path_factory.mktemp("vision") / request.param, request.param)
+    tokenizer = load_tokenizer(str(directory), None)
+    options = EngineOptions(
+        model_path=str(directory),
+        max_model_len=256,
+        end_token_ids=tokenizer.end_token_ids,
+        rollout=EngineConfig(dtype="float32"),
+        vision=tokenizer.vision.tokens if tokenizer.vision else None,
+    )
+    engine = await start_vllm(options)
+    yield Served(directory, engine, tokenizer)
+    await engine.close()
+
+
+def chat(*parts: JsonObject) -> list[JsonObject]:
+    return [{"role": "user", "content": [*parts, {"type": "text", "text": "how many? "}]}]
+
+
+def logprobs_by_transformers(served: Served, answer: Experience, directory: Path) -> FloatArray:
+    processor = AutoProcessor.from_pretrained(directory)
+    model = AutoModelForImageTextToText.from_pretrained(directory, dtype=torch.float32).eval()
+    shown = [decode(served.store.contents[ref.sha256]) for ref in answer.blobs]
+    made = processor.image_processor(images=shown, return_tensors="pt")
+    tokens = torch.from_numpy(answer.sequence.tokens.astype(np.int64))[None]
+    prompt_length = answer.sequence.prompt_length
+    types = (tokens == processor.image_token_id).int()
+    types[:, prompt_length:] = 0
+    tokens_in = torch.where((tokens == processor.image_token_id) & (types == 0), 0, tokens)
+    with torch.no_grad():
+        logits = model(input_ids=tokens_in, mm_token_type_ids=types, **made).logits
+    found = torch.log_softmax(logits[0, prompt_length - 1 : -1], -1)
+    chosen: FloatArray = found.gather(1, tokens[0, prompt_length:, None])[:, 0].numpy()
+    return chosen
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_answers_to_images_are_drawn_from_the_models_own_distribution(
+    served: Served, tmp_path: Path
+) -> None:
+    parts = [served.store.add(size, seed) for seed, size in enumerate(SIZES)]
+    answers = await served.model().chat_async(chat(*parts), n=4)
+    assert [ref.sha256 for ref in answers[0].blobs] == [
+        ref.sha256 for ref in images_of(chat(*parts))
+    ]
+    for answer in answers:
+        by_hand = logprobs_by_transformers(served, answer, served.directory)
+        np.testing.assert_allclose(answer.sequence.rollout_logprobs, by_hand, rtol=0, atol=1e-4)
+    turned = (await served.model().chat_async(chat(*parts[::-1]), n=4))[0]
+    assert turned.sequence.tokens.tolist() != answers[0].sequence.tokens.tolist()
+
+    kind = json.loads((served.directory / "config.json").read_text())["model_type"]
+    newer = make_vision_model(tmp_path / "newer", kind, seed=7)
+    await served.engine.load_weights(newer)
+    after = (await served.model().chat_async(chat(*parts), n=2))[1]
+    by_hand = logprobs_by_transformers(served, after, newer)
+    np.testing.assert_allclose(after.sequence.rollout_logprobs, by_hand, rtol=0, atol=1e-4)
+    await served.engine.load_weights(served.directory)
+    assert served.store.num_read == len(SIZES), "each image is read and decoded once"
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_tokens_and_pixels_are_the_engines_own(served: Served) -> None:
+    parts = [served.store.add(size, 10 + seed) for seed, size in enumerate(SIZES)]
+    messages = await served.images.loaded(chat(*parts))
+    prompt = served.tokenizer.encode_chat(messages)
+    shown = await served.images.shown(prompt)
+    assert isinstance(shown, ImagePrompt) and served.engine._vision is not None
+    request = request_of(shown, served.engine._vision)
+    made: Any = served.engine._engine.renderer._process_tokens(request, skip_mm_cache=True)
+    assert made["prompt_token_ids"] == prompt.token_ids
+    processor = VisionProcessor.of_model(served.directory)
+    assert processor is not None
+    for (_, image), item in zip(shown.images, made["mm_kwargs"]["image"], strict=True):
+        of_engine = item.get_data()
+        ours = processor.pixels(image)
+        of_model = normalized(of_engine["pixel_values"], served.directory)
+        np.testing.assert_allclose(of_model, ours.values_PD, rtol=0, atol=1e-6)
+        assert tuple(of_engine["image_grid_thw"].tolist()) == ours.grid
+
+
+def normalized(pixels: torch.Tensor, directory: Path) -> FloatArray:
+    """vLLM's model scales and normalizes by itself what its processor leaves in whole numbers."""
+    if pixels.float().max() < 10:
+        given: FloatArray = pixels.float().numpy()
+        return given
+    keys = json.loads((directory / "preprocessor_config.json").read_text())
+    mean, std = (np.array(keys[name])[:, None] for name in ("image_mean", "image_std"))
+    of_channels = pixels.double().numpy().reshape(len(pixels), 3, -1)
+    scaled: FloatArray = ((of_channels / 255 - mean) / std).reshape(len(pixels), -1)
+    return scaled
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_later_turn_may_have_further_images(served: Served) -> None:
+    first, second = (served.store.add(size, 20 + seed) for seed, size in enumerate(SIZES))
+    model = served.model()
+    (answer,) = await model.chat_async(chat(first), max_tokens=3)
+    tool = {"role": "tool", "content": [{"type": "text", "text": "look: "}, second]}
+    said = [*chat(first), {"role": "assistant", "content": answer.response_text}, tool]
+    (last,) = await model.chat_async(said)
+    assert [ref.sha256.hex() for ref in last.blobs] == [first["sha256"], second["sha256"]]
+    by_hand = logprobs_by_transformers(served, last, served.directory)
+    np.testing.assert_allclose(last.sequence.rollout_logprobs, by_hand, rtol=0, atol=1e-4)
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_places_and_images_must_match(served: Served) -> None:
+    model = served.model()
+    with pytest.raises(UserError, match="1 places of images, and 0 images"):
+        await model.chat_async([{"role": "user", "content": "see <|image_pad|>"}])
+    with pytest.raises(UserError, match="1 places of images"):
+        await model.generate_async("see <|image_pad|>")
+    image_token = served.tokenizer.vision.tokens.image_token if served.tokenizer.vision else -1
+    with pytest.raises(UserError, match="has those of images, and no images"):
+        await model.generate_async([[5, image_token, 7]])
