@@ -29,6 +29,7 @@ class OverheadJob:
     repeat_times: int
     num_steps: int
     work: Path
+    has_images: bool = False
 
     @classmethod
     def from_json(cls, text: str) -> Self:
@@ -50,7 +51,11 @@ class OverheadJob:
         taskset = {
             "name": "sums",
             "path": str(self.data),
-            "format": {"prompt_key": "question", "response_key": "answer"},
+            "format": {
+                "prompt_key": "question",
+                "response_key": "answer",
+                **({"image_key": "images"} if self.has_images else {}),
+            },
         }
         return {
             "project": "overhead",
@@ -58,7 +63,7 @@ class OverheadJob:
             "checkpoint_root_dir": str(self.work / "checkpoints"),
             "model": {
                 "model_path": str(self.model),
-                "max_prompt_tokens": 26,
+                "max_prompt_tokens": 40 if self.has_images else 26,
                 "max_response_tokens": 6,
             },
             "explorer": {

@@ -5,20 +5,24 @@ no hashes, no copies for a restart.
 """
 
 import asyncio
+import hashlib
 import json
 import os
 import random
 import shutil
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 
 from benchmarks.gang import join_alone
 from benchmarks.overhead.job import OverheadJob
 from benchmarks.overhead.steps import Steps
+from services.explorer.engine.images import ChatImages
 from services.explorer.engine.interface import Engine, EngineOptions
 from services.explorer.engine.tokenizer import HuggingFaceTokenizer, load_tokenizer
 from services.explorer.engine.vllm import start_vllm
@@ -28,7 +32,9 @@ from services.trainer.types import RunReward, TrainBatch, TrainRow
 from trinity.algorithm.advantage.grpo import grpo
 from trinity.algorithm.advantage.samples import Samples
 from trinity.config.plan.stage_plan import StagePlan
-from trinity.types import SamplingParams
+from trinity.data.conversations import MARK, text_part
+from trinity.data.images import IMAGE, content_of_data_url, part_of
+from trinity.types import BlobRef, SamplingParams
 from trinity.workflows.generation import Generation, Prompt
 
 
@@ -39,6 +45,31 @@ class Group:
     prompt: Prompt
     truth: str
     generations: list[Generation]
+    images: tuple[bytes, ...] = ()
+    num_image_tokens: int = 0
+
+
+class LocalImages:
+    """Images that never leave this process."""
+
+    contents: ClassVar[dict[bytes, bytes]] = {}
+
+    @classmethod
+    def part(cls, content: bytes) -> dict[str, Any]:
+        """Keeps an image, and returns the part of a message that names it."""
+        sha256 = hashlib.sha256(content).digest()
+        cls.contents[sha256] = content
+        return part_of(
+            BlobRef(name=IMAGE, sha256=sha256, size=len(content), media_type="image/png")
+        )
+
+    async def read(self, hashes: Sequence[bytes]) -> dict[bytes, bytes]:
+        """Returns images by hash."""
+        return {sha256: self.contents[sha256] for sha256 in hashes}
+
+    async def resolve(self, messages: Sequence[Any]) -> list[Any]:
+        """Returns the chat, whose images are kept already."""
+        return list(messages)
 
 
 def main() -> None:
@@ -61,8 +92,10 @@ async def measure(job: OverheadJob) -> Steps:
             max_model_len=plan.max_model_len,
             end_token_ids=tokenizer.end_token_ids,
             rollout=plan.config.explorer.rollout_model,
+            vision=tokenizer.vision.tokens if tokenizer.vision is not None else None,
         )
     )
+    images = ChatImages.of(tokenizer, LocalImages())
     ranks = join_alone(num_threads=int(os.environ["OMP_NUM_THREADS"]))
     learner = Learner(plan=plan, model_directory=job.model, ranks=ranks)
     rows = [json.loads(line) for line in job.data.read_text().splitlines()]
@@ -71,7 +104,7 @@ async def measure(job: OverheadJob) -> Steps:
     for step in range(1, job.num_steps + 1):
         began = time.perf_counter()
         tasks = order.sample(rows, job.num_tasks)
-        groups = await _roll_out(engine, tokenizer, plan, tasks, step)
+        groups = await _roll_out(engine, tokenizer, images, plan, tasks, step)
         rolled_out = time.perf_counter()
         batch = _batch(tokenizer, groups, step)
         scored = time.perf_counter()
@@ -93,19 +126,33 @@ async def measure(job: OverheadJob) -> Steps:
 async def _roll_out(
     engine: Engine,
     tokenizer: HuggingFaceTokenizer,
+    images: ChatImages | None,
     plan: StagePlan,
-    tasks: list[dict[str, str]],
+    tasks: list[dict[str, Any]],
     step: int,
 ) -> list[Group]:
-    async def group(position: int, task: dict[str, str]) -> Group:
-        prompt = tokenizer.encode_chat([{"role": "user", "content": task["question"]}])
+    async def group(position: int, task: dict[str, Any]) -> Group:
+        contents: list[bytes] = []
+        messages: list[Any] = [{"role": "user", "content": task["question"]}]
+        if images is not None:
+            contents = [content_of_data_url(text) for text in task["images"]]
+            parts = [*map(LocalImages.part, contents), text_part(task["question"][len(MARK) :])]
+            messages = await images.loaded([{"role": "user", "content": parts}])
+        prompt = tokenizer.encode_chat(messages)
+        shown = prompt.token_ids if images is None else await images.shown(prompt)
         generations = await asyncio.gather(
             *(
-                engine.generate(prompt.token_ids, _sampling(plan, step, position, run))
+                engine.generate(shown, _sampling(plan, step, position, run))
                 for run in range(plan.algorithm.repeat_times)
             )
         )
-        return Group(prompt=prompt, truth=task["answer"], generations=list(generations))
+        return Group(
+            prompt=prompt,
+            truth=task["answer"],
+            generations=list(generations),
+            images=tuple(contents),
+            num_image_tokens=sum(tokenizer.image_tokens[ref.sha256] for ref in prompt.image_refs),
+        )
 
     return list(await asyncio.gather(*(group(i, task) for i, task in enumerate(tasks))))
 
@@ -142,6 +189,8 @@ def _batch(tokenizer: HuggingFaceTokenizer, groups: list[Group], step: int) -> T
                     run_reward=RunReward(
                         assignment_id=str(number), run=run, reward=float(rewards[run])
                     ),
+                    images=group.images,
+                    num_image_tokens=group.num_image_tokens,
                 )
             )
     return TrainBatch(step=step, rows=rows, metrics={}, replayed=False)
