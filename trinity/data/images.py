@@ -203,6 +203,24 @@ def content_of(value: object, read_file: Callable[[str], bytes]) -> bytes:
     )
 
 
+def with_data_urls(messages: Sequence[Any]) -> list[Any]:
+    """Returns a chat as JSON can hold it: PIL images in its parts become data URLs."""
+
+    def plain(part: Any) -> Any:
+        image = part.get(IMAGE) if is_image_part(part) else None
+        if not callable(getattr(image, "save", None)):
+            return part
+        text = base64.b64encode(encoded(image)).decode()
+        return {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{text}"}}
+
+    return [
+        {**message, "content": [plain(part) for part in parts]}
+        if isinstance(message, dict) and (parts := parts_of(message.get("content")))
+        else message
+        for message in messages
+    ]
+
+
 def opened(image: EncodedImage) -> "Image.Image":
     """Returns a decoded image that keeps its content, by which `encoded` knows it again."""
     made = decode(image.content)

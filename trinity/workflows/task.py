@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from trinity.config.schema.data import FormatConfig
 from trinity.data.conversations import (
+    IMAGE,
     MEDIA_ADVICE,
     BadConversation,
     holds_messages,
@@ -16,6 +17,7 @@ from trinity.data.conversations import (
     parse_tools,
     text_of_content,
 )
+from trinity.data.images import EncodedImage, opened, ref_of
 from trinity.data.rows import row_name
 from trinity.errors import UserError
 from trinity.rewards.reward import BoundReward
@@ -162,7 +164,18 @@ class Task(dict):  # type: ignore[type-arg]  # a dict, as Trinity-RFT's is
     @property
     def images(self) -> list[JsonValue] | None:
         """The images of the row, as parts of messages; None if the taskset reads none."""
-        return row_images(self.raw_task or {}, self.format_args.image_key)
+        found = row_images(self.raw_task or {}, self.format_args.image_key)
+        if found is None:
+            return None
+        return [own if isinstance(own, dict) else {"type": IMAGE, IMAGE: own} for own in found]
+
+    def show_images(self, contents: Mapping[bytes, bytes]) -> None:
+        """Puts PIL images in the row's column of images, for users' code; contents are by hash."""
+        key = self.format_args.image_key
+        refs = [ref for ref in map(ref_of, row_images(self.raw_task, key) or ()) if ref is not None]
+        if refs and contents:
+            images = [opened(EncodedImage(contents[ref.sha256], ref)) for ref in refs]
+            self.raw_task = {**self.raw_task, key: images}
 
     @property
     def tools(self) -> Sequence[JsonObject]:

@@ -289,7 +289,8 @@ class AttemptRunner:
         model = self._factory.create_model(attempts[0], weights)
         auxiliary = self._factory.create_auxiliary_models(attempts[0])
         try:
-            spec = self._factory.workflow_spec(attempts, model, auxiliary)
+            images = await self._factory.load_images(attempts[0].assignment)
+            spec = self._factory.workflow_spec(attempts, model, auxiliary, images)
             made = await self._call(spec, self._limit.seconds_for(attempts[0].assignment))
         finally:
             await _close((model, *auxiliary))

@@ -1,9 +1,11 @@
 """Constructs the workflow, the reward and the models of an attempt."""
 
 import hashlib
-from collections.abc import Sequence
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from types import MappingProxyType
 
 from services.explorer.engine.images import ChatImages
 from services.explorer.engines import LoadedModel
@@ -26,11 +28,12 @@ from services.explorer.rollout.workflow_execution import (
 from services.explorer.types import Assignment, Attempt, AttemptApi, WeightsId
 from trinity.config.plan.parts import AuxiliaryModel, ResolvedSampling, ResolvedTaskset
 from trinity.config.plan.stage_plan import StagePlan
+from trinity.data.images import ref_of
 from trinity.errors import UserError
 from trinity.plugins import REWARDS, WORKFLOWS
 from trinity.runtime.process.calls import Message
 from trinity.types import JsonObject, SamplingParams
-from trinity.user_code.columns import optional_column, row_reward
+from trinity.user_code.columns import optional_column, row_images, row_reward
 from trinity.user_code.values import PartRef, is_of_user
 from trinity.workflows.experience_builder import RatioWarnings
 from trinity.workflows.generation import ChatTokenizer, Generator, ModelLimits
@@ -186,10 +189,11 @@ class WorkflowFactory:
         attempts: Sequence[Attempt],
         model: ModelWrapper,
         auxiliary_models: Sequence[ModelWrapper] = (),
+        images: Mapping[bytes, bytes] = MappingProxyType({}),
     ) -> WorkflowSpec | IsolatedSpec:
         """Returns the workflow to construct for attempts at runs of one assignment.
 
-        The models were made for the first of them.
+        The models were made for the first of them. Users' workflows get the row's images.
         """
         assignment = attempts[0].assignment
         taskset = self._tasksets[assignment.taskset]
@@ -203,8 +207,11 @@ class WorkflowFactory:
                 pool=self._processes,
                 name=kind.__name__,
                 models=(model, *auxiliary_models),
-                request=self._request(kind, name, task, reward, attempts),
+                request=self._request(kind, name, task, reward, attempts)
+                | {"images": {own.hex(): b64encode(images[own]).decode() for own in images}},
             )
+        if is_of_user(kind):
+            task.show_images(images)
         if kind.is_on_loop():
             return LoopSpec(
                 workflow_class=kind,
@@ -222,6 +229,14 @@ class WorkflowFactory:
             needs_reward=self._plan.algorithm.advantage_fn != "none",
         )
         return HostedSpec(hosted=self._hosted_runs(inputs, attempts, model, auxiliary_models))
+
+    async def load_images(self, assignment: Assignment) -> dict[bytes, bytes]:
+        """Returns the contents of the images of a task by their hashes."""
+        form = self._tasksets[assignment.taskset].format
+        if form.image_key is None or self._media is None:
+            return {}
+        parts = row_images(assignment.new_task(), form.image_key) or []
+        return await self._media.read([ref.sha256 for ref in map(ref_of, parts) if ref])
 
     def _request(
         self,

@@ -1,6 +1,7 @@
 """A workflow in a process of users' code, and the model as it calls it: asked of the explorer."""
 
 import asyncio
+import base64
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -8,6 +9,7 @@ from functools import cache
 from typing import Any, cast
 
 from services.explorer.user_process.calls import CallChannel, Json
+from trinity.data.images import with_data_urls
 from trinity.plugins import REWARDS, WORKFLOWS
 from trinity.runtime.process.calls import OnDelta, OpenCalls, Reply
 from trinity.types import Experience, JsonObject
@@ -98,7 +100,8 @@ class RemoteModel(ModelWrapper):
         self, messages: Sequence[Any], tools: Sequence[JsonObject], options: CallOptions
     ) -> list[Experience]:
         """Answers a chat."""
-        return await self._ask("chat", options, messages=list(messages), tools=list(tools))
+        plain = with_data_urls(messages)
+        return await self._ask("chat", options, messages=plain, tools=list(tools))
 
     async def answer_prompts(
         self, prompts: Sequence[str | Sequence[int]], options: CallOptions
@@ -209,9 +212,12 @@ def _workflow(reference: Json) -> Any:
 
 
 def _hosted(kind: type, models: Sequence[RemoteModel], request: Json) -> HostedRuns:
+    task = task_from_json(request["task"])
+    images = request["images"].items()
+    task.show_images({bytes.fromhex(own): base64.b64decode(text) for own, text in images})
     inputs = TaskInputs(
         workflow=kind,
-        task=task_from_json(request["task"]),
+        task=task,
         reward=_named(request, models[1:]),
         num_runs=len(request["runs"]),
         needs_reward=request["needs_reward"],

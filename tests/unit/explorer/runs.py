@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from services.explorer.engines import LoadedModel
+from services.explorer.media import MediaStore
 from services.explorer.rollout.runner import AttemptRunner, DeadlineTasks, RunTimeLimit
 from services.explorer.rollout.user_process_pool import UserProcessPool
 from services.explorer.rollout.workflow_factory import WorkflowFactory
@@ -37,6 +38,7 @@ async def outcome_of(
     batch_size: int = 4,
     repeat_times: int = 2,
     auxiliary: Sequence[LoadedModel] = (),
+    media: MediaStore | None = None,
     **values: JsonObject | str,
 ) -> AttemptResult:
     """Of an attempt over a taskset with these values."""
@@ -54,6 +56,7 @@ async def outcome_of(
         tokenizer=CharacterTokenizer(),
         processes=processes,
         auxiliary=auxiliary,
+        media=media,
     )
     runner = AttemptRunner(
         factory=workbench,

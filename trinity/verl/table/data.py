@@ -99,9 +99,8 @@ ROWS: tuple[KeyRow, ...] = (
         "`offline_easy2hard`, `difficulty_based`...",
         "data.sampler.*",
     ),
-    *missing_rows(
-        "the model's own processor decides", "data.mm_processor_kwargs.*", "data.image_patch_size"
-    ),
+    *missing_rows("the model's own processor decides", "data.mm_processor_kwargs.*"),
+    *not_needed_rows("it is that of the model's own processor", "data.image_patch_size"),
     *TEMPLATE_ROWS,
     *missing_rows("the tokenizer is the one of `model.model_path`", "data.tokenizer"),
 )
