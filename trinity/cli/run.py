@@ -98,8 +98,7 @@ def use_plugins(directory: Path | None, adopted: Path | None, *, runs: bool = Tr
         os.environ[PLUGIN_DIRS] = str(directory.resolve())
     if adopted is not None:
         os.environ[ADOPTED] = str(adopted.resolve())
-    if not runs:
-        os.environ[ADOPTED_AS] = "outlines"
+        os.environ[ADOPTED_AS] = "modules" if runs else "outlines"
 
 
 def plugin_words(directory: Path | None, adopted: Path | None) -> list[str]:

@@ -14,6 +14,7 @@ from trinity.errors import UserError
 from trinity.user_code.adopt import loading
 from trinity.user_code.adopt.manifest import Adopted, adopted_paths
 
+REPOSITORY = Path(__file__).parents[3]
 SEEN = """
 import json, sys
 from trinity.plugins import REWARDS, WORKFLOWS, load_plugins
@@ -117,6 +118,42 @@ def test_a_check_knows_the_parts_and_runs_no_line_of_their_files(fork: Path) -> 
     assert seen["bases"] == ["ShopWorkflow", "PoliteWorkflow", "SimpleWorkflow"]
     assert seen["words"] and seen["source"] and seen["advantage"] and seen["operator"]
     assert seen["algorithm"] == "shop"
+
+
+FILE = """
+name: shop
+algorithm: {algorithm_type: shop_grpo}
+model: {model_path: /models/tiny, max_model_len: 64}
+cluster: {gpu_per_node: 2}
+buffer:
+  batch_size: 8
+  explorer_input:
+    taskset: {path: /data/rows, default_workflow_type: shop_workflow}
+    default_reward_fn_type: short_reward
+"""
+
+
+def commanded(fork: Path, *words: str) -> str:
+    """Runs a command of `trinity` with the fork's parts."""
+    (fork.parent / "shop.yaml").write_text(FILE)
+    command = [sys.executable, "-m", "trinity.cli.main", *words, "--adopted", "adopted.json"]
+    variables = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    done = subprocess.run(
+        command, cwd=fork.parent, env=variables, capture_output=True, text=True, check=False
+    )
+    return done.stdout + done.stderr
+
+
+def test_commands_that_only_read_run_nothing_of_a_fork(fork: Path) -> None:
+    adopt(fork, None, fork.parent)
+    said = commanded(fork, "config", "check", "shop.yaml")
+    assert "shop.yaml: " in said and "error" not in said
+    shown = commanded(fork, "config", "show", "shop.yaml")
+    assert "advantage_fn: shop" in shown
+    commanded(fork, "deploy", "render", "shop.yaml", "--output", "deployed")
+    assert traced(fork) == []
+    commanded(fork, "run", "shop.yaml", "--dry-run")
+    assert "trinity.common.workflows.envs.shop.flow" in traced(fork)
 
 
 def test_a_file_that_changed_stops_the_start_unless_changes_are_accepted(fork: Path) -> None:
