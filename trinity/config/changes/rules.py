@@ -254,7 +254,8 @@ RULES: tuple[ChangeRule, ...] = (
         *under(
             _ENGINE,
             f"dtype {ENGINE_ARGUMENTS} ignore_eos enable_history enable_openai_api "
-            "enable_multimodal enable_auto_tool_choice tool_call_parser reasoning_parser",
+            "enable_multimodal allowed_media_domains enable_auto_tool_choice tool_call_parser "
+            "reasoning_parser",
         ),
     ),
     _experiment(
