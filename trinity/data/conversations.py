@@ -19,6 +19,12 @@ IMAGE = "image"
 """Name of an image among the blobs of a sample, and type of its parts."""
 PART_KINDS = (IMAGE, "image_url", "input_image")
 """Types of content parts that hold an image, in the dialects of OpenAI, Qwen and `datasets`."""
+FAMILIES: Mapping[str, str] = {
+    "qwen2_vl": "qwen2_vl_text",
+    "qwen2_5_vl": "qwen2_5_vl_text",
+    "qwen3_vl": "qwen3_vl_text",
+}
+"""Kinds of models whose images are read, with the kinds of their language parts."""
 SHA256_BYTES = 32
 MARK = "<image>"
 MEDIA_MARKS = {MARK: "images", "<video>": "videos"}

@@ -14,17 +14,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from trinity.data.conversations import FAMILIES as FAMILIES
 from trinity.errors import UserError
 
 if TYPE_CHECKING:
     import PIL.Image
 
-FAMILIES: Mapping[str, str] = {
-    "qwen2_vl": "qwen2_vl_text",
-    "qwen2_5_vl": "qwen2_5_vl_text",
-    "qwen3_vl": "qwen3_vl_text",
-}
-"""Kinds of models whose images are read, with the kinds of their language parts."""
 Grid = tuple[int, int, int]
 """An image's frames, and its rows and columns of patches."""
 IntVector = npt.NDArray[np.int64]

@@ -5,7 +5,7 @@ from importlib.util import find_spec
 from trinity.config.plan.arithmetic import model_keys
 from trinity.config.plan.model import local_model_directory
 from trinity.config.plan.stage_plan import StagePlan
-from trinity.data.vision import FAMILIES
+from trinity.data.conversations import FAMILIES
 from trinity.errors import UserError
 
 PROCESSOR = "preprocessor_config.json"

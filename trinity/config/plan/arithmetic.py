@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trinity.config.schema.trainer import TrainerConfig
-from trinity.data.vision import FAMILIES
+from trinity.data.conversations import FAMILIES
 from trinity.errors import UserError
 from trinity.runtime.json_values import JsonValue
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from trinity.config.plan.arithmetic import changes_logits, dropped_of_text
 from trinity.config.schema.model import ALL_LINEAR, LoRAConfig, Names
-from trinity.data.vision import FAMILIES
+from trinity.data.conversations import FAMILIES
 from trinity.errors import UserError
 
 Keys = Mapping[str, object]
