@@ -135,6 +135,7 @@ bench: setup  ## Every benchmark that needs no GPU, some hours; the results go t
 	$(BIN)/python -m benchmarks.security
 	$(BIN)/python -m benchmarks.user_processes
 	$(BIN)/python -m benchmarks.sandbox
+	$(BIN)/python -m benchmarks.sessions
 	$(BIN)/python -m benchmarks.weight_sync
 	$(BIN)/python -m benchmarks.buffer
 
