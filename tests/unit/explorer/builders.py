@@ -125,6 +125,8 @@ class ArithmeticEngine:
 class CharacterTokenizer:
     """One token a character."""
 
+    vision = None
+
     template_sha256 = hashlib.sha256(b"template").digest()
 
     def encode_chat(self, messages: Sequence[Message], tools: Sequence[JsonObject] = ()) -> Prompt:
