@@ -198,6 +198,7 @@ async def start_hash_engine(options: EngineOptions) -> HashEngine:
 class CharacterTokenizer:
     """One token a character; `end_token_ids` as a model's tokenizer has them."""
 
+    vision = None
     template_sha256 = hashlib.sha256(b"template").digest()
     end_token_ids = (END_TOKEN,)
 
