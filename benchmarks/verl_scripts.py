@@ -22,6 +22,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from unittest import mock
 
 from trinity.config.check import check_file
 from trinity.errors import UserError
@@ -150,8 +151,8 @@ def _mistakes(converted: Converted) -> Iterator[str]:
         path.write_text(converted.yaml, encoding="utf-8")
         for name, text in converted.parts.items():
             (path.parent / name).write_text(text, encoding="utf-8")
-        os.environ[PLUGIN_DIRS_VARIABLE] = folder
-        report = check_file(path)
+        with mock.patch.dict(os.environ, {PLUGIN_DIRS_VARIABLE: folder}):
+            report = check_file(path)
     yield from report.errors
     for notice in report.reading.planned if report.reading else ():
         yield str(notice)

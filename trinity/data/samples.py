@@ -1,16 +1,14 @@
 """Stored samples as flat rows, the same for JSON lines, Parquet and tables."""
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from dataclasses import asdict
 from datetime import UTC, datetime
 
 from trinity.api.v1 import buffer_pb2, experience_pb2, query_pb2
-from trinity.api.v1.buffer_pb2_grpc import BufferServiceStub
 from trinity.api.v1.query_pb2_grpc import QueryServiceStub
 from trinity.data.codec import experience_from_proto
 from trinity.types import Array, Experience, JsonObject, Pair, Sequence
 
-MEDIA_SECONDS = 60.0
 STREAM_SECONDS = 24 * 3600.0
 """A whole run may be read slowly."""
 
@@ -184,14 +182,3 @@ async def step_rows(
         else:
             rows += list(message.rows.rows)
     return head, rows
-
-
-async def read_media(
-    stub: BufferServiceStub, tenant: str, hashes: Iterable[bytes]
-) -> dict[bytes, bytes]:
-    """Returns the contents of images that a tenant uses, by hash."""
-    contents = {sha256: bytearray() for sha256 in hashes}
-    request = buffer_pb2.ReadMediaRequest(tenant=tenant, sha256=contents)
-    async for response in stub.ReadMedia(request, timeout=MEDIA_SECONDS):
-        contents[response.sha256] += response.chunk
-    return {sha256: bytes(content) for sha256, content in contents.items()}

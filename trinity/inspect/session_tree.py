@@ -4,6 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import grpc
 
@@ -13,9 +14,9 @@ from trinity.api.v1.query_pb2_grpc import QueryServiceStub
 from trinity.data.samples import STREAM_SECONDS, samples
 from trinity.run.output import pluralize
 from trinity.runtime.origin import NOTHING_BEFORE, chain_turns
-from trinity.workflows.answers import TurnNode, housekeeping_turns
-from trinity.workflows.messages import content_of, role_of
-from trinity.workflows.turn_codec import decode_turn
+
+if TYPE_CHECKING:  # the first page of Studio loads no workflows
+    from trinity.workflows.answers import TurnNode
 
 COLUMNS = ("turn", "after", "weights", "tokens", "sample", "asked", "answer")
 ID_DIGITS = 8
@@ -83,6 +84,8 @@ def session_tree(
     stored: Sequence[SessionTurn], own: Iterable[query_pb2.ExperienceRecord]
 ) -> SessionTree:
     """Returns the tree of turns, parents first, with the samples of their run."""
+    from trinity.workflows.answers import housekeeping_turns
+
     used = sorted(own, key=lambda record: record.state in _OVERTAKEN)
     turns = _decoded(stored)
     sample_of = _samples_by_digest(turns.values(), used)
@@ -105,8 +108,10 @@ def session_tree(
     return SessionTree(", ".join(facts), tuple(rows))
 
 
-def _decoded(stored: Iterable[SessionTurn]) -> dict[str, TurnNode]:
+def _decoded(stored: Iterable[SessionTurn]) -> "dict[str, TurnNode]":
     """Returns the turns whose content is there, and that of all before them."""
+    from trinity.workflows.turn_codec import decode_turn
+
     turns: dict[str, TurnNode] = {}
     for message in stored:
         parent = turns.get(message.parent_id)
@@ -117,7 +122,7 @@ def _decoded(stored: Iterable[SessionTurn]) -> dict[str, TurnNode]:
 
 
 def _samples_by_digest(
-    turns: Iterable[TurnNode], own: Iterable[query_pb2.ExperienceRecord]
+    turns: "Iterable[TurnNode]", own: Iterable[query_pb2.ExperienceRecord]
 ) -> dict[str, str]:
     """Returns the sample of each turn, by the digests that the samples keep."""
     contents = {turn.id: own.content_sha256 for turn in turns for own in turn.answer.turns}
@@ -148,7 +153,7 @@ def _places(stored: Sequence[SessionTurn]) -> Iterator[tuple[_Place, str]]:
         waiting += [_Place(turn, branch, is_branch=True) for turn in reversed(following[1:])]
 
 
-def _told(turn: TurnNode) -> tuple[str, str, str, str]:
+def _told(turn: "TurnNode") -> tuple[str, str, str, str]:
     answer = turn.answer
     spans = answer.version_spans
     numbers = [f" ({span.end - span.start})" * (len(spans) > 1) for span in spans]
@@ -161,8 +166,10 @@ def _told(turn: TurnNode) -> tuple[str, str, str, str]:
     )
 
 
-def _asked(turn: TurnNode) -> str:
+def _asked(turn: "TurnNode") -> str:
     """Returns the part of the prompt after the turn before."""
+    from trinity.workflows.messages import content_of, role_of
+
     if turn.messages:
         return " ".join(f"{role_of(own)}: {content_of(own)}" for own in turn.messages)
     before = turn.parent.answer if turn.parent else None

@@ -7,7 +7,8 @@ from typing import Any, Literal
 
 from trinity.api.v1 import query_pb2
 from trinity.config.checks.packages import install_command
-from trinity.data.samples import read_media, sample_row, samples
+from trinity.data.media import read_media
+from trinity.data.samples import sample_row, samples
 from trinity.errors import UserError
 from trinity.run.conditions import parse_conditions
 from trinity.run.places import RunLocation

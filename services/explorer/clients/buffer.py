@@ -25,7 +25,7 @@ from trinity.api.v1 import buffer_pb2 as pb
 from trinity.api.v1.buffer_pb2_grpc import BufferServiceStub
 from trinity.api.v1.experience_pb2 import SessionTurn
 from trinity.data.codec import stage_key_to_proto
-from trinity.data.samples import read_media
+from trinity.data.media import read_media
 from trinity.errors import NotReady
 from trinity.runtime.presence import wait_kind_from_proto
 from trinity.runtime.retry import RetryPolicy

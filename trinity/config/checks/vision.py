@@ -1,6 +1,7 @@
 """Checks of stages whose data has images, and of vision models."""
 
 from importlib.util import find_spec
+from pathlib import Path
 
 from trinity.config.plan.arithmetic import model_keys
 from trinity.config.plan.model import local_model_directory
@@ -30,7 +31,7 @@ def check_vision(stage: StagePlan) -> None:
                 f"(`external_model`): give `model.model_path`, {LEAVE_OUT}"
             )
         return
-    directory = local_model_directory(stage.model_path)
+    directory = _model_directory(stage)
     keys = None if directory is None else model_keys(directory, {})
     if directory is None or keys is None:
         return
@@ -49,6 +50,14 @@ def check_vision(stage: StagePlan) -> None:
         )
     if stage.needs_training:
         _check_training(stage, kind)
+
+
+def _model_directory(stage: StagePlan) -> Path | None:
+    """Returns None for a model that is not here, of which the check of models speaks."""
+    try:
+        return local_model_directory(stage.model_path)
+    except UserError:
+        return None
 
 
 def _check_text_model(stage: StagePlan, kind: str, *, shows_images: bool) -> None:

@@ -147,8 +147,8 @@ def _over_all_rows(
     return sound(mask_BT, mode, replace(totals, num_sequences=len(mask_BT)), dtype)
 
 
-def _untrained_end(sound: Function, message: Any) -> Any:
-    row = sound(message)
+def _untrained_end(sound: Function, *given: Any) -> Any:
+    row = sound(*given)
     mask = row.mask.copy()
     mask[-1:] = False
     return replace(row, mask=mask)
@@ -208,7 +208,7 @@ DEFECTS: dict[str, Defect] = {
     "temperature": Defect(
         what="log-probabilities are compared at temperature 1, whatever the rollout's was",
         target=f"{TRAINER}.batch_rows._from_experience",
-        broken=lambda sound, message: replace(sound(message), temperature=1.0),
+        broken=lambda sound, *given: replace(sound(*given), temperature=1.0),
         found_by=batch_rows.test_the_mask_and_the_temperature_are_the_samples,
     ),
     "normaliser of tokens": Defect(
