@@ -39,9 +39,14 @@ def tasks(workflow: str, **taskset: object) -> dict[str, object]:
 
 @as_subtests("workflow", sorted(WORKFLOWS.builtins))
 def test_an_auxiliary_model_is_asked_by_the_workflows_that_say_so(workflow: str) -> None:
+    queue = {"storage_type": "queue"} if workflow == "clients" else {}
     told = [
         text
-        for text in said(buffer=tasks(workflow), explorer={"auxiliary_models": [JUDGE]})
+        for text in said(
+            buffer=tasks(workflow, **queue),
+            explorer={"auxiliary_models": [JUDGE]},
+            synchronizer={"sync_offset": 1},
+        )
         if "never asked" in text
     ]
     if workflow in ASKS_FIRST_MODEL:
@@ -61,11 +66,19 @@ def test_the_lists_are_what_the_code_of_workflows_does(workflow: str) -> None:
     asks = "auxiliary_model_wrappers" in code
     if workflow == "math_trainable_ruler_workflow":  # inherits the judge and does not ask it
         asks = "self._judge(" in inspect.getsource(made)
+    if workflow == "agent":  # only where its arguments say so
+        asks = False
     assert asks is (workflow in ASKS_FIRST_MODEL)
     calls = ("self._reward(", "self.reward_fn(", "self._measure(", "_score(")
     scores = any(call in inspect.getsource(made) for call in calls)
     if workflow in REWARDED_BY_ITSELF:
         assert not scores
+
+
+def test_an_agents_judge_is_asked_where_its_arguments_say_so() -> None:
+    models = {"auxiliary_models": [JUDGE]}
+    judged = tasks("agent", workflow_args={"command": ["true"], "rubric_judge": True})
+    assert not [text for text in said(buffer=judged, explorer=models) if "never asked" in text]
 
 
 def test_further_auxiliary_models_are_told() -> None:

@@ -10,7 +10,7 @@ from trinity.config.plan.auxiliary import (
     class_of,
     head_tensors,
 )
-from trinity.config.plan.parts import AuxiliaryModel
+from trinity.config.plan.parts import AuxiliaryModel, ResolvedTaskset
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.errors import UserError
 
@@ -24,14 +24,20 @@ ASKS_FIRST_MODEL = frozenset(
         "rubric_judge_openai_workflow",
     }
 )
-"""Workflows that ask the first auxiliary model for texts; other built-in ones ask none."""
+"""Workflows that ask the first auxiliary model for texts; of the others `agent` may be told to."""
+
+
+def asks_first_model(taskset: ResolvedTaskset) -> bool:
+    """Returns True if a taskset's built-in workflow asks the first auxiliary model for texts."""
+    judges = taskset.workflow == "agent" and taskset.workflow_args.get("rubric_judge") is True
+    return judges or taskset.workflow in ASKS_FIRST_MODEL
 
 
 def scorer_errors(plan: StagePlan) -> Iterator[str]:
     """Yields a sentence for each taskset that asks the wrong kind of model."""
     first = next(iter(plan.auxiliary_models), None)
     for taskset in (*plan.tasksets, *plan.eval_tasksets):
-        if taskset.workflow in ASKS_FIRST_MODEL and first is not None and first.role == "score":
+        if asks_first_model(taskset) and first is not None and first.role == "score":
             yield (
                 f"`{taskset.workflow}` asks the first of `explorer.auxiliary_models` for texts, "
                 f"and `{first.name}` scores them: list a model that writes first"

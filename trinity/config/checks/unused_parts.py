@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from trinity.algorithm.advantage import ADVANTAGES
 from trinity.algorithm.token_advantage import TOKEN_ADVANTAGES, needs_of
-from trinity.config.checks.scorers import ASKS_FIRST_MODEL
+from trinity.config.checks.scorers import asks_first_model
 from trinity.config.plan.auxiliary import MODEL_REWARD, REWARDED_BY_ITSELF, asked_scorer
 from trinity.config.plan.parts import ResolvedTaskset
 from trinity.config.plan.stage_plan import StagePlan
@@ -71,7 +71,7 @@ def auxiliary_model_is_not_asked(stage: StagePlan) -> Iterator[str]:
     tasksets = _tasksets(stage)
     if not tasksets or not all(map(_is_known, tasksets)):
         return
-    asks = any(taskset.workflow in ASKS_FIRST_MODEL for taskset in tasksets)
+    asks = any(map(asks_first_model, tasksets))
     names = "`, `".join(dict.fromkeys(taskset.workflow for taskset in tasksets))
     rewarding = {
         asked_scorer(stage.auxiliary_models, taskset.reward_args.get("model"))
