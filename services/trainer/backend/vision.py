@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from verl.workers.engine.fsdp import transformer_impl
 
 from services.trainer.backend.packed_attention import RUNS_ARGUMENT, PackedRows
 from services.trainer.types import TrainRow
@@ -167,6 +166,8 @@ def unpatched() -> Iterator[None]:
     It would patch them for the whole process, and packed rows then need flash-attn. Our inputs and
     our attention fit the models as they are.
     """
+    from verl.workers.engine.fsdp import transformer_impl  # late: the platform must stand first
+
     patch = transformer_impl.apply_monkey_patch
     transformer_impl.apply_monkey_patch = lambda **_: None
     try:
