@@ -150,7 +150,7 @@ async def test_models_are_listed_for_both_clients(asked: Asked) -> None:
 MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"messages": []}, "`messages`"),
     ({"messages": [{"role": "tool", "content": "a"}]}, "no role"),
-    ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "is not a block"),
+    ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "neither a URL nor base64"),
     ({"messages": [{"role": "user", "content": "a" * 400_100}]}, "prompt is too long"),
     ({"tools": [{"name": 1}]}, "`tools[0]` has no name"),
     ({"tools": [TOOL], "tool_choice": {"type": "some"}}, "tool_choice"),
