@@ -131,7 +131,10 @@ async def test_a_stream_tells_its_events_in_order_and_ends_incomplete_at_the_lim
 MISTAKES: list[tuple[JsonObject, str]] = [
     ({"input": []}, "`input`"),
     ({"input": [{"type": "image_generation_call"}]}, "input[0]"),
-    ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "neither a URL nor base64"),
+    (
+        {"input": [{"role": "user", "content": [{"type": "input_image"}]}]},
+        "neither a URL nor base64",
+    ),
     ({"input": [{"type": "function_call", "name": 1}]}, "`call_id`"),
     ({"input": "a" * 400_100}, "maximum context length"),
     ({"tools": "add"}, "`tools`"),
