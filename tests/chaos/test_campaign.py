@@ -10,7 +10,7 @@ from tests.chaos.nemesis import Death, targets
 from tests.chaos.recovery import KINDS
 from tests.chaos.varieties import SHORT, Played
 
-KILLS = 12
+KILLS = 13
 POINTS = (
     "buffer.upload-stored",
     "buffer.abandoned-deleted",

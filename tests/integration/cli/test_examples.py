@@ -9,6 +9,7 @@ import pytest
 
 from examples.addition.prepare import prepare
 from examples.frozen_lake.prepare import write
+from examples.squares.prepare import prepare as prepare_squares
 from tests.e2e.conftest import REPOSITORY
 from tests.support.forking.starts import run_module
 
@@ -22,6 +23,7 @@ def variables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Returns what the examples read from the environment, with data of a few rows."""
     work = tmp_path_factory.mktemp("examples")
     prepare(work / "addition", seed=42)
+    prepare_squares(work / "squares", seed=42, shuffled=False)
     for split in ("train", "test"):
         row = {"question": "What is 1 + 1?", "answer": "One more.\n#### 2"}
         (work / f"{split}.jsonl").write_text(f"{json.dumps(row)}\n" * 512)
@@ -35,6 +37,7 @@ def variables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         "TRINITY_GPUS": "0",
         "TRINITY_JUDGE_PATH": model,
         "TRINITY_MODEL_PATH": model,
+        "TRINITY_SQUARES_WORK": str(work / "squares"),
         "TRINITY_TASKSET_PATH": str(work),
     }
 

@@ -54,6 +54,7 @@ class NoTokenizer:
     """As much of a tokenizer as an engine's options need."""
 
     end_token_ids = (1,)
+    vision = None
 
 
 def rolled_out(plan: StagePlan) -> Angles:
