@@ -149,7 +149,7 @@ class Arena:
                         return await self._end_of(begun.id)
 
     async def _end_of(self, experiment_id: str) -> pb.Experiment:
-        """Asks anew now and then: another launcher gives the services other addresses."""
+        """Asks again every few seconds: another launcher gives the services other addresses."""
         while True:
             await self.is_up.wait()
             address = self.stack.addresses.synchronizer

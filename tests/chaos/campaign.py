@@ -86,7 +86,7 @@ def _trial(death: Death, variety: str, played: Played, *, seed: int, commit: str
 
 
 def _wanted(rows: Sequence[ledger.Trial], kills: int, chance: random.Random) -> list[str]:
-    """What the ledger lacks, in a random order, and then anything."""
+    """Returns targets: first those that the ledger lacks, in random order, then any."""
     lacks = ledger.missing(ledger.counted(rows), ())
     deck = [name for name, number in lacks.items() for _ in range(number) if name != "any"]
     chance.shuffle(deck)

@@ -37,9 +37,9 @@ class Trial:
     back_seconds: float | None
     """Seconds until work went on; None if it did not in time."""
     found: Mapping[str, Sequence[str]]
-    """What the checks found in the experiment, by check."""
+    """Sentences of the checks about the experiment, by check."""
     ends_the_same: bool | None
-    """Whether the experiment ended in the calm one's weights; None where that is not promised."""
+    """True if it ended in the calm experiment's weights; None where that is not promised."""
 
 
 def append(trials: Iterable[Trial], ledger: Path = LEDGER) -> None:

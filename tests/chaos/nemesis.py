@@ -33,7 +33,7 @@ VISITED, RELAUNCHED = "visited", "plain"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Death:
-    """What was struck, where, and how long the experiment was without it."""
+    """A process that was struck, and the time until work went on."""
 
     target: str
     """A process with a signal, or a point."""

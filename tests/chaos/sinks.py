@@ -53,7 +53,7 @@ PLACES: Mapping[str, Callable[[Arena, str], str]] = {
 
 
 async def differences(place: str, snapshot: Snapshot) -> Findings:
-    """What the place lacks of the samples that won, or has twice, once it had time to catch up."""
+    """Compares the place with the samples that won, after it had time to catch up."""
     won = {
         (one.assignment_id, one.run, one.attempt) for one in snapshot.attempts if one.state == "won"
     }

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from trinity.data.conversations import FAMILIES as FAMILIES
+from trinity.data.conversations import FAMILIES
 from trinity.errors import UserError
 
 if TYPE_CHECKING:

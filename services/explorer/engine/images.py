@@ -73,13 +73,13 @@ class ChatImages:
         if not prompt.images:
             return prompt.token_ids
         refs = [ref for ref in map(ref_of, prompt.images) if ref is not None]
-        missing = [ref for ref in refs if ref.sha256 not in self._decoded]
-        decoded = {**self._decoded, **await self._decode(missing)}
-        shown = tuple((ref.sha256.hex(), decoded[ref.sha256]) for ref in refs)
+        kept = {ref.sha256: self._decoded.get(ref.sha256) for ref in refs}
+        made = await self._decode([ref for ref in refs if kept[ref.sha256] is None])
+        shown = tuple((ref.sha256.hex(), kept[ref.sha256] or made[ref.sha256]) for ref in refs)
         return ImagePrompt(prompt.token_ids, shown)
 
     async def _decode(self, refs: Sequence[BlobRef]) -> "Mapping[bytes, PIL.Image.Image]":
-        """Decodes images in a thread, and keeps those that were used last."""
+        """Decodes images in a thread, and keeps the newest."""
         if not refs:
             return {}
         contents = await self._store.read([ref.sha256 for ref in refs])

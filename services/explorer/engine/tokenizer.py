@@ -19,8 +19,9 @@ from trinity.data.chat_template import (
     render_with_calls,
     template_variables,
 )
+from trinity.data.conversations import FAMILIES
 from trinity.data.images import images_of, part_of
-from trinity.data.vision import FAMILIES, VisionProcessor
+from trinity.data.vision import VisionProcessor
 from trinity.errors import UserError
 from trinity.types import JsonObject, RoleSpan
 from trinity.workflows.generation import Prompt

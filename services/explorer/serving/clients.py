@@ -92,11 +92,7 @@ class ClientSessions:
     @asynccontextmanager
     async def use(self, secret: str) -> AsyncIterator[ClientSession]:
         """Yields a session for one request. Raises: NotFound for an unknown secret."""
-        async with self._opening:
-            if (held := self._held.get(secret)) is None:
-                token = str(uuid.uuid4())
-                opened = await self.stage.buffer.open_session(self.key, token, secret=secret)
-                held = self._hold(secret, opened.session_id, token)
+        held = self._held.get(secret) or await self._taken(secret)
         self._held.move_to_end(secret)
         held.num_open += 1
         held.num_requests += 1
@@ -109,6 +105,15 @@ class ClientSessions:
             yield held
         finally:
             held.num_open -= 1
+
+    async def _taken(self, secret: str) -> ClientSession:
+        """Takes a session over; requests that come meanwhile find it."""
+        async with self._opening:
+            if (held := self._held.get(secret)) is not None:
+                return held
+            token = str(uuid.uuid4())
+            opened = await self.stage.buffer.open_session(self.key, token, secret=secret)
+            return self._hold(secret, opened.session_id, token)
 
     def _hold(self, secret: str, own_id: str, token: str) -> ClientSession:
         turns = ClientTurns(

@@ -44,7 +44,7 @@ from services.trainer.backend.vision import (
 )
 from trinity.algorithm.teacher_divergence import Direction, TeacherTokens
 from trinity.config.schema.model import ALL_LINEAR, Names
-from trinity.data.vision import FAMILIES
+from trinity.data.conversations import FAMILIES
 from trinity.errors import UserError
 
 KEY = "model.lora_configs"

@@ -59,7 +59,7 @@ from trinity.config.plan.stage_plan import StagePlan  # noqa: E402
 from trinity.config.schema.algorithm import OptimizerConfig  # noqa: E402
 from trinity.config.schema.model import LoRAConfig  # noqa: E402
 from trinity.config.schema.trainer import CriticConfig, TrainerConfig  # noqa: E402
-from trinity.data.vision import FAMILIES  # noqa: E402
+from trinity.data.conversations import FAMILIES  # noqa: E402
 from trinity.errors import UserError  # noqa: E402
 
 logger = logging.getLogger(__name__)

@@ -25,9 +25,9 @@ from trinity.config.training_rows import (
     read_sft_row,
 )
 from trinity.data.chat_spans import Conversation, Message, Tools
+from trinity.data.conversations import FAMILIES
 from trinity.data.images import images_of
 from trinity.data.rows import row_name
-from trinity.data.vision import FAMILIES
 from trinity.errors import UserError
 from trinity.types import JsonObject
 

@@ -1,4 +1,4 @@
-"""Images: stored once a tenant, read by whoever uses them, refused to others, deleted unused."""
+"""Images: stored once a tenant, read by its users, refused to others, and deleted unused."""
 
 import asyncio
 import json

@@ -19,8 +19,9 @@ from services.explorer.engine.tokenizer import HuggingFaceTokenizer, load_tokeni
 from services.explorer.engine.vllm import VllmEngine, start_vllm
 from tests.support.vision_models import make_vision_model
 from trinity.config.schema.explorer import EngineConfig
+from trinity.data.conversations import FAMILIES
 from trinity.data.images import decode, image_of, images_of, part_of
-from trinity.data.vision import FAMILIES, VisionProcessor
+from trinity.data.vision import VisionProcessor
 from trinity.errors import UserError
 from trinity.types import Experience, FloatArray, JsonObject, SamplingParams
 from trinity.workflows.generation import ImagePrompt, ModelLimits

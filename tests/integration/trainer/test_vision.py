@@ -28,7 +28,7 @@ from tests.integration.trainer.vision_rows import (
 )
 from tests.support.vision_models import make_vision_model
 from tests.unit.trainer.builders import make_plan
-from trinity.data.vision import FAMILIES
+from trinity.data.conversations import FAMILIES
 from trinity.errors import UserError
 
 if TYPE_CHECKING:

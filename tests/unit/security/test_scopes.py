@@ -27,7 +27,7 @@ SHARED = {
     "trainer": (HEARTBEATS,),
     "buffer": (HEARTBEATS,),
 }
-"""What services call through."""
+"""Shared modules through which services call."""
 NAME_NO_TENANT = {"BufferService/WatchCommits", "SynchronizerService/GetStatus"}
 """One answers about the results of a producer that only itself knows, one filters what it shows."""
 

@@ -111,7 +111,7 @@ class ProcessWithProbe:
 
     spec: ProcessSpec
     wait_ready: ReadinessProbe
-    is_refusing: Callable[[], bool] = bool
+    is_refusing: Callable[[], bool] = lambda: False
     """True while it waits for its clients to leave before it ends, and lets in no others."""
 
 

@@ -122,6 +122,7 @@ class LocalStack:
         self._events: asyncio.Queue[StackEvent | None] = asyncio.Queue()
         self._failure: asyncio.Future[StackEvent] = asyncio.get_running_loop().create_future()
         self._probes: dict[str, asyncio.Task[None]] = {}
+        self._watch: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
         try:
@@ -162,8 +163,8 @@ class LocalStack:
     async def stop(self) -> None:
         """Stops everything in order: explorer, trainer, buffer, synchronizer, broker, database."""
         self._is_up = False
-        for probe in self._probes.values():
-            probe.cancel()
+        for task in (*self._probes.values(), *([self._watch] if self._watch else [])):
+            task.cancel()
         await asyncio.gather(*(supervisor.stop() for supervisor in self._elsewhere.values()))
         self._elsewhere.clear()
         if self._supervisor is not None:
@@ -219,7 +220,7 @@ class LocalStack:
         await self._unless_failed(self._launch_together(self._services(surroundings)))
         self._is_up = True
         self._write_run_file()
-        self._probes["refusing"] = asyncio.create_task(self._end_refusing_processes())
+        self._watch = asyncio.create_task(self._end_refusing_processes())
 
     def _locks(self, lock: JobLock) -> list[int]:
         """Returns the descriptors of the locks that last as long as the supervisor."""
