@@ -25,6 +25,7 @@ import psutil
 from omegaconf import OmegaConf
 
 from benchmarks.table import PerformanceClaim, print_claims
+from tests.support.ranks import ranks_of
 
 POLL_SECONDS = 0.25
 RUN_SECONDS = 1200
@@ -140,11 +141,7 @@ class AdditionRun:
     def _kill_rank(self) -> None:
         pid = self._pid("trainer")
         assert pid is not None, "the run has no trainer"
-        ranks = [
-            child
-            for child in psutil.Process(pid).children(recursive=True)
-            if "services.trainer.rank" in " ".join(child.cmdline())
-        ]
+        ranks = ranks_of(pid)
         assert ranks, "the trainer has no rank"
         os.kill(ranks[0].pid, signal.SIGKILL)
 

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import psutil
 
+from tests.support.ranks import ranks_of
+
 SECONDS = 480
 """Patience with a machine that does other things as well; a run alone takes a tenth."""
 POLL_SECONDS = 0.1
@@ -148,11 +150,9 @@ class Launched:
             os.kill(self.pid(name), signal.SIGKILL)
 
     def _kill_rank(self) -> None:
-        for child in psutil.Process(self.pid("trainer")).children(recursive=True):
-            if "services.trainer.rank" in " ".join(child.cmdline()):
-                os.kill(child.pid, signal.SIGKILL)
-                return
-        raise AssertionError("the trainer has no rank")
+        ranks = ranks_of(self.pid("trainer"))
+        assert ranks, "the trainer has no rank"
+        os.kill(ranks[0].pid, signal.SIGKILL)
 
     def has_version(self, stage: str, version: int) -> bool:
         """Whether weights of this version or a later one are published."""

@@ -72,7 +72,9 @@ def memory_of(pid: int) -> int:
     for process in (psutil.Process(pid), *psutil.Process(pid).children(recursive=True)):
         lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
         found = dict(line.split(":", 1) for line in lines)
-        total += sum(int(found[key].split()[0]) * 1024 for key in ("RssAnon", "RssShmem"))
+        total += sum(  # a process that has ended has none
+            int(found.get(key, "0").split()[0]) * 1024 for key in ("RssAnon", "RssShmem")
+        )
     return total
 
 

@@ -17,6 +17,7 @@ import psutil
 from tests.integration.stalls.faults import FOLDER_VARIABLE
 from tests.support.model_free.learner import STEP_SECONDS_VARIABLE
 from tests.support.model_free.stack import MODULES, model_free_stack
+from tests.support.ranks import ranks_of
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.api.v1 import synchronizer_pb2
 from trinity.api.v1.buffer_pb2_grpc import BufferServiceStub
@@ -120,10 +121,9 @@ class Stalled:
 
     def rank(self) -> int:
         """The process that trains."""
-        for child in psutil.Process(self.stack.pids["trainer"]).children(recursive=True):
-            if "tests.support.model_free.rank" in child.cmdline():
-                return child.pid
-        raise AssertionError("the trainer has no rank")
+        ranks = ranks_of(self.stack.pids["trainer"])
+        assert ranks, "the trainer has no rank"
+        return ranks[0].pid
 
     @contextmanager
     def stopped(self, name: str) -> Iterator[int]:

@@ -13,6 +13,7 @@ from tests.integration.together.conftest import Shared
 from tests.integration.together.seen import rows, until
 from tests.support.model_free.alone import weights_of
 from tests.support.model_free.experiment import experiment_plan, start_experiment, wait_until_ended
+from tests.support.ranks import ranks_of
 from trinity.api.v1 import synchronizer_pb2 as pb
 
 pytestmark = pytest.mark.asyncio(loop_scope="package")
@@ -36,9 +37,9 @@ async def test_a_rank_that_dies_restarts_the_gang_but_not_for_ever(
 
     with shared.held():  # no step is trained between two kills, however slow these are
         hopeless = await start_experiment(at.synchronizer, always)
-        killing = asyncio.create_task(kill_every_second_rank(trainer))
-        failed = await wait_until_ended(at.synchronizer, hopeless.id)
-        killing.cancel()
+        ending = asyncio.create_task(wait_until_ended(at.synchronizer, hopeless.id))
+        await kill_every_second_rank(trainer, ending)
+        failed = await ending
     assert stack.pids["trainer"] == trainer
     assert weights_of(ended) == calm_weights
     assert failed.state == pb.EXPERIMENT_STATE_FAILED
@@ -57,20 +58,12 @@ async def num_incarnations(job_dir: Path, experiment: str) -> int:
     return len(await rows(job_dir, "buffer", query, experiment))
 
 
-def ranks_of(trainer: int) -> list[psutil.Process]:
-    """The ranks' processes, in order."""
-    children = psutil.Process(trainer).children(recursive=True)
-    ranks = {child.environ().get("RANK"): child for child in children}
-    return [ranks[number] for number in sorted(filter(None, ranks))]
-
-
 def kill_second_rank(trainer: int) -> None:
     ranks_of(trainer)[1].send_signal(signal.SIGKILL)
 
 
-async def kill_every_second_rank(trainer: int) -> None:
-    """Until cancelled."""
-    while True:
+async def kill_every_second_rank(trainer: int, ending: asyncio.Task[pb.Experiment]) -> None:
+    while not ending.done():
         with suppress(psutil.Error, IndexError):
             kill_second_rank(trainer)
         await asyncio.sleep(PAUSE_SECONDS)

@@ -9,8 +9,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from tests.integration.trainer.peer_rows import rollout_rows, text_rows
 from tests.integration.trainer.peers import Peers
 from trinity.api.v1 import synchronizer_pb2
@@ -130,8 +128,3 @@ async def stop(process: asyncio.subprocess.Process) -> int:
     process.terminate()
     async with asyncio.timeout(20):
         return await process.wait()
-
-
-def ranks_of(process: asyncio.subprocess.Process) -> list[psutil.Process]:
-    children = psutil.Process(process.pid).children(recursive=True)
-    return [child for child in children if "services.trainer.rank" in " ".join(child.cmdline())]

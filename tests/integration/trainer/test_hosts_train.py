@@ -12,9 +12,9 @@ from tests.integration.trainer.peers import Peers, serve_peers
 from tests.integration.trainer.service import (
     final_weights,
     peers_of_four,
-    ranks_of,
     running_service,
 )
+from tests.support.ranks import ranks_of
 from trinity.run.local.addresses import free_port
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.thorough]
@@ -55,7 +55,7 @@ async def on_two_hosts(peers: Peers, disturb: Disturb | None = None) -> bytes:
 async def kill_a_host(peers: Peers, process: Process) -> None:
     """The whole of it, between two checkpoints."""
     await peers.until(lambda: peers.stages["sft"].recorded_step >= 3, SECONDS)
-    assert len(ranks_of(process)) == 2
+    assert len(ranks_of(process.pid)) == 2
     process.send_signal(signal.SIGKILL)
     await process.wait()
 

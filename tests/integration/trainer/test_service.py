@@ -17,10 +17,10 @@ from tests.integration.trainer.service import (
     Disturb,
     peers_of,
     plan_in,
-    ranks_of,
     running_service,
     stop,
 )
+from tests.support.ranks import ranks_of
 from trinity.api.v1 import trainer_pb2, trainer_pb2_grpc
 from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.weights.manifest import verify
@@ -69,7 +69,7 @@ async def kill_the_rank_twice(peers: Peers, process: asyncio.subprocess.Process)
     """Once in each stage, between a checkpoint and the end."""
     for name, step in (("sft", 5), ("rft", 4)):
         await until_recorded(peers, name, step)
-        for rank in ranks_of(process):
+        for rank in ranks_of(process.pid):
             rank.send_signal(signal.SIGKILL)
 
 
@@ -134,7 +134,7 @@ async def check_service_is_live_and_ready(address: str) -> None:
 
 
 async def check_no_rank_outlives_a_killed_service(process: asyncio.subprocess.Process) -> None:
-    ranks = ranks_of(process)
+    ranks = ranks_of(process.pid)
     process.kill()
     await process.wait()
     _, alive = await asyncio.to_thread(psutil.wait_procs, ranks, 10)

@@ -12,7 +12,7 @@ from services.buffer.settings import BufferSettings
 from services.synchronizer.settings import SynchronizerSettings
 from tests.unit.subtests import as_subtests
 from trinity.api.v1 import buffer_pb2
-from trinity.errors import QuotaExceeded, UserError
+from trinity.errors import InvalidRequest, QuotaExceeded, UserError
 from trinity.runtime.rpc.errors import QUOTA, status_code
 from trinity.runtime.rpc.guard import Context, MethodGuard, guard_stream, guard_unary
 from trinity.runtime.rpc.quotas import QuotaUse, TenantQuota, parse_limits
@@ -168,3 +168,26 @@ async def test_streams_count_in_both_directions_and_by_tenant() -> None:
     for call in opened:
         call.cancel()
     await asyncio.gather(*opened, return_exceptions=True)
+
+
+async def test_a_refused_client_may_finish_writing_and_a_silent_one_is_not_awaited() -> None:
+    """Python's client tells one whose write fails of an internal error in place of the reason."""
+    num_read = 0
+
+    async def requests() -> AsyncIterator[Message]:
+        nonlocal num_read
+        while num_read < 100:
+            num_read += 1
+            yield buffer_pb2.TasksetEnd()
+        await asyncio.Event().wait()
+
+    async def refuse(requests: AsyncIterator[Message], _: Context) -> Message:
+        await anext(requests)
+        raise InvalidRequest("choose another name")
+
+    refused = Refusals()
+    guard = guard_of("a", QuotaUse(quota("2")), sends=True)
+    with pytest.raises(grpc.aio.AbortError):
+        async with asyncio.timeout(30):
+            await guard_unary(refuse, guard)(requests(), cast(Context, refused))
+    assert (num_read, refused.text) == (100, "INVALID_ARGUMENT: choose another name")

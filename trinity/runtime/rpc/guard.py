@@ -1,10 +1,11 @@
 """Guards the handlers of a server: authorization, validation, and errors as status codes."""
 
+import asyncio
 import inspect
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeAlias
 
@@ -47,6 +48,8 @@ WRONG_TENANT = "the token is for another tenant"
 MAX_DETAILS_LENGTH = 1_000
 """Limit of an error's text: it may repeat the request, and is sent in a header of limited size."""
 UNLIMITED_STREAMS = QuotaUse(TenantQuota(what="streams", variable="", limits={"": 2**62}))
+READ_REST_SECONDS = 1.0
+"""How long a refused stream of requests is read on."""
 UnaryHandler = Callable[[Any, Context], Awaitable[Message]]
 StreamHandler = Callable[[Any, Context], AsyncIterator[Message] | Awaitable[None]]
 
@@ -234,10 +237,20 @@ def guard_unary(handler: UnaryHandler, guard: MethodGuard) -> UnaryHandler:
         except grpc.aio.AbortError:
             raise
         except Exception as error:  # the edge of an RPC
+            if guard.request_streaming:
+                await _read_rest(request)
             await _abort(context, error, guard.method)
             raise
 
     return guarded
+
+
+async def _read_rest(requests: AsyncIterator[Any]) -> None:
+    """Lets a client finish: grpc.aio tells one that is still writing of an internal error."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(READ_REST_SECONDS):
+            async for _ in requests:
+                pass
 
 
 def guard_stream(handler: StreamHandler, guard: MethodGuard) -> StreamHandler:
