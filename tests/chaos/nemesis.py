@@ -15,9 +15,9 @@ from tests.chaos.arena import Arena
 from tests.chaos.crash import DEATHS
 from tests.chaos.points import CAMPAIGN, POINTS
 from tests.chaos.recovery import KINDS, RANDOM, SIGNALS, Kind, Recovery
+from tests.support.ranks import ranks_of
 from trinity.run.local.run_file import read_running
 
-RANK = "tests.chaos.processes.rank"
 LONGEST_PAUSE_SECONDS = 1.5
 LONGEST_STOP_SECONDS = 8.0
 PAIRS = 0.15
@@ -157,9 +157,8 @@ class Nemesis:
 
     def _rank_pid(self) -> int | None:
         with suppress(psutil.Error):
-            for child in psutil.Process(self._arena.stack.pids["trainer"]).children():
-                if RANK in child.cmdline():
-                    return child.pid
+            if ranks := ranks_of(self._arena.stack.pids["trainer"]):
+                return ranks[0].pid
         return None
 
     async def _await_recovery(self, struck: list[Death]) -> None:

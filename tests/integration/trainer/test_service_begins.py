@@ -14,9 +14,9 @@ from tests.integration.trainer.service import (
     Disturb,
     peers_of,
     plan_in,
-    ranks_of,
     running_service,
 )
+from tests.support.ranks import ranks_of
 from tests.unit.trainer.builders import random_batch
 from trinity.api.v1 import synchronizer_pb2
 from trinity.config.plan.stage_plan import ExperimentPlan
@@ -89,7 +89,7 @@ async def kill_the_rank_before_its_first_checkpoint(
 ) -> None:
     stage = peers.stages["sft"]
     await peers.until(lambda: stage.recorded_step >= 2, SECONDS)
-    for rank in ranks_of(process):
+    for rank in ranks_of(process.pid):
         rank.send_signal(signal.SIGKILL)
 
 
