@@ -43,7 +43,7 @@ class AdditionResult:
     first_accuracy: float
     final_accuracy: float
     buffer_mb: float
-    weights_sha256: str
+    weights_blake3: str
     rewards: tuple[float, ...]
 
     def as_json(self) -> dict[str, object]:
@@ -162,14 +162,14 @@ class AdditionRun:
             first_accuracy=_accuracy(summary["first_evaluation"]),
             final_accuracy=_accuracy(summary["final_evaluation"]),
             buffer_mb=self._buffer_mb,
-            weights_sha256=self._final_weights(last_stage["name"]),
+            weights_blake3=self._final_weights(last_stage["name"]),
             rewards=tuple(last_stage["rewards"]),
         )
 
     def _final_weights(self, stage: str) -> str:
         directories = (self.job_dir / "stages" / stage / "weights").glob("v*-*")
         newest = max(directories, key=lambda path: [int(n) for n in path.name[1:].split("-")])
-        return str(json.loads((newest / "manifest.json").read_text())["weights_sha256"])
+        return str(json.loads((newest / "manifest.json").read_text())["weights_blake3"])
 
 
 def _accuracy(evaluation: dict[str, dict[str, dict[str, float]]]) -> float:
@@ -245,7 +245,7 @@ def judge(outcomes: dict[str, AdditionResult], seeds: list[int]) -> list[Perform
         )
     for name in ("same seed again", "trainer killed", "run killed"):
         other = outcomes[name]
-        same_weights = float(other.weights_sha256 == reference.weights_sha256)
+        same_weights = float(other.weights_blake3 == reference.weights_blake3)
         same_rewards = float(other.rewards == reference.rewards)
         claims.append(PerformanceClaim(f"same weights: {name}", same_weights, 1, ">="))
         claims.append(PerformanceClaim(f"same reward curve: {name}", same_rewards, 1, ">="))

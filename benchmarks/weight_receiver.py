@@ -1,6 +1,5 @@
 """A process that holds weights as an engine does, and takes them in one way or another."""
 
-import hashlib
 import multiprocessing
 import shutil
 import time
@@ -16,6 +15,7 @@ from safetensors import safe_open
 
 from services.trainer.checkpoints.dealt import WEIGHTS_NAME
 from trinity.weights import manifest, tensors
+from trinity.weights.identity import HASHES, HashName, WeightsRoots
 from trinity.weights.offer import OfferAddress, Receivers, TransferTimeouts
 from trinity.weights.receiving import WeightsReceiver
 from trinity.weights.rendezvous import request_transfer
@@ -47,7 +47,7 @@ class FromMemory:
             OfferAddress(**self.offer),
             Receivers(count=1, have_gpu=False),
             limits=TransferTimeouts(**self.limits),
-            weights_sha256=bytes.fromhex(self.root),
+            weights=WeightsRoots(weights_blake3=bytes.fromhex(self.root)),
         )
         arrival = WeightsReceiver(slot, index=0, device="cpu")
         _load(arrival.tensors(), held)
@@ -105,8 +105,10 @@ class Copying:
 class Hashing:
     """Hashes all weights that are held."""
 
+    name: HashName
+
     def prepare(self) -> Callable[[Held], None]:
-        return _hash
+        return lambda held: _hash(held, self.name)
 
 
 @dataclass(frozen=True)
@@ -187,8 +189,8 @@ def _copy(source: Path, target: Path) -> None:
     shutil.copyfile(source, target)
 
 
-def _hash(held: Held) -> None:
-    digest = hashlib.sha256()
+def _hash(held: Held, hash_name: HashName) -> None:
+    digest = HASHES[hash_name]()
     for name, tensor in held.items():
         if ".lora_" not in name:
             digest.update(tensor.reshape(-1).view(torch.uint8).numpy())

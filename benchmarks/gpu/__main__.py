@@ -85,7 +85,7 @@ def _measure(part: str, folder: Path, name: str, steps: int) -> None:
         from benchmarks.gpu.rollout import measure_rollout, published_at
 
         left = json.loads((folder / f"training-{RESULT}").read_text())
-        keys = ("path", "manifest_sha256", "weights_sha256")
+        keys = ("path", "manifest_sha256", "weights_blake3")
         published = published_at(*(left[key] for key in keys))
         found = asyncio.run(measure_rollout(model, published, size, steps))
     (folder / f"{part}-{RESULT}").write_text(json.dumps(found))

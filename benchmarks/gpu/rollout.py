@@ -50,13 +50,13 @@ async def measure_rollout(
         await engine.close()
 
 
-def published_at(path: str, manifest_sha256: str, weights_sha256: str) -> WeightsVersion:
+def published_at(path: str, manifest_sha256: str, weights_blake3: str) -> WeightsVersion:
     """Returns the weights version that the trainer's part has left."""
     return WeightsVersion(
         id=WeightsId(version=1, incarnation=1),
         path=Path(path),
         manifest_sha256=bytes.fromhex(manifest_sha256),
-        weights_sha256=bytes.fromhex(weights_sha256),
+        weights_blake3=bytes.fromhex(weights_blake3),
     )
 
 

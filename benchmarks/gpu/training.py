@@ -50,7 +50,7 @@ def measure_training(model: Path, weights: Path, size: Size, steps: int) -> dict
         **_peak_memory(),
         "path": str(published.path),
         "manifest_sha256": published.manifest_sha256.hex(),
-        "weights_sha256": published.weights_sha256.hex(),
+        "weights_blake3": published.weights_blake3.hex(),
     }
 
 

@@ -56,7 +56,9 @@ class WeightsVersion:
     id: WeightsId
     path: Path
     manifest_sha256: bytes
-    weights_sha256: bytes
+    weights_sha256: bytes = b""
+    """Root of weights that release 0.1 knows."""
+    weights_blake3: bytes = b""
     offer: OfferAddress | None = field(default=None, compare=False)
     """The trainer's offer to transfer them from memory to memory, if it makes one."""
     copy: int = 0
@@ -65,7 +67,7 @@ class WeightsVersion:
     @property
     def content(self) -> bytes:
         """Identity of the content: its hash, else its path."""
-        return self.weights_sha256 or str(self.path).encode()
+        return self.weights_blake3 or self.weights_sha256 or str(self.path).encode()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from trinity.errors import InvalidRequest, NotFound, PreconditionFailed, Superseded
+from trinity.weights.identity import same_weights
 
 
 class ExperimentState(StrEnum):
@@ -153,6 +154,7 @@ class PublishedVersion:
     path: str
     manifest_sha256: bytes
     weights_sha256: bytes
+    weights_blake3: bytes = b""
     parent_version: int
     offer_address: str = ""
     """Address at which its trainer transfers it from memory to memory; empty without an offer."""
@@ -171,7 +173,7 @@ class PublishedVersion:
         return self.copy > other.copy and self._has_weights_of(other)
 
     def _has_weights_of(self, other: "PublishedVersion") -> bool:
-        return self.weights_sha256 == other.weights_sha256
+        return same_weights(self, other)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -79,6 +79,7 @@ version = sa.Table(
     sa.Column("path", sa.Text, nullable=False),
     sa.Column("manifest_sha256", sa.LargeBinary, nullable=False),
     sa.Column("weights_sha256", sa.LargeBinary, nullable=False),
+    sa.Column("weights_blake3", sa.LargeBinary, nullable=False, server_default=""),
     sa.Column("offer_address", sa.Text, nullable=False, server_default=""),
     sa.Column("offer_group", sa.Text, nullable=False, server_default=""),
     sa.Column("copy", sa.BigInteger, nullable=False, server_default="0"),

@@ -53,8 +53,13 @@ def seconds(value: float, field: str) -> float:
     return value
 
 
+def root(value: bytes, field: str, *, is_needed: bool) -> bytes:
+    """Checks a root of weights; of two roots one is enough."""
+    return sha256(value, field) if value or is_needed else b""
+
+
 def sha256(value: bytes, field: str) -> bytes:
-    """Checks a SHA-256 digest."""
+    """Checks a digest of 32 bytes, as SHA-256 and BLAKE3 have."""
     if len(value) != SHA256_BYTES:
         raise InvalidRequest(f"{field}: has {len(value)} bytes, a SHA-256 has {SHA256_BYTES}")
     return value

@@ -89,7 +89,14 @@ def version_from_proto(message: pb.Version, field: str = "version") -> Published
         base_version=check.at_least(message.base_version, 0, f"{field}.base_version"),
         path=check.text(message.path, f"{field}.path", check.MAX_TEXT_LENGTH),
         manifest_sha256=check.sha256(message.manifest_sha256, f"{field}.manifest_sha256"),
-        weights_sha256=check.sha256(message.weights_sha256, f"{field}.weights_sha256"),
+        weights_sha256=check.root(
+            message.weights_sha256,
+            f"{field}.weights_sha256",
+            is_needed=not message.weights_blake3,
+        ),
+        weights_blake3=check.root(
+            message.weights_blake3, f"{field}.weights_blake3", is_needed=False
+        ),
         parent_version=check.at_least(message.parent_version, -1, f"{field}.parent_version"),
         offer_address=_short(message.offer.address, f"{field}.offer.address"),
         offer_group=_short(message.offer.group, f"{field}.offer.group"),
@@ -124,6 +131,7 @@ def version_to_proto(version: PublishedVersion, *, for_workers: bool) -> pb.Vers
         path=version.path,
         manifest_sha256=version.manifest_sha256,
         weights_sha256=version.weights_sha256,
+        weights_blake3=version.weights_blake3,
         parent_version=version.parent_version,
         offer=_offer_to_proto(version) if for_workers else None,
         copy=version.copy,

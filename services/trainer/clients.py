@@ -218,6 +218,7 @@ class TrainerBufferClient:
             version=weights.version,
             incarnation=weights.incarnation,
             weights_sha256=weights.weights_sha256,
+            weights_blake3=weights.weights_blake3,
             lineage_sha256=weights.lineage_sha256,
         )
         request = buffer_pb2.RecordVersionRequest(key=self._key, version=version)
@@ -419,6 +420,7 @@ class TrainerSynchronizerClient:
             path=str(weights.path),
             manifest_sha256=weights.manifest_sha256,
             weights_sha256=weights.weights_sha256,
+            weights_blake3=weights.weights_blake3,
             parent_version=weights.parent,
             offer=_offer(weights),
             copy=weights.copy,
@@ -454,6 +456,7 @@ def _from_proto(version: synchronizer_pb2.Version) -> WeightsOnDisk:
         path=Path(version.path),
         manifest_sha256=version.manifest_sha256,
         weights_sha256=version.weights_sha256,
+        weights_blake3=version.weights_blake3,
         parent=version.parent_version,
         copy=version.copy,
     )

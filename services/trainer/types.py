@@ -202,7 +202,9 @@ class WeightsOnDisk:
     incarnation: int
     path: Path
     manifest_sha256: bytes
-    weights_sha256: bytes
+    weights_sha256: bytes = b""
+    """Root of weights that release 0.1 knows."""
+    weights_blake3: bytes = b""
     parent: int
     """The version it was trained from."""
     offer: OfferAddress | None = field(default=None, compare=False)

@@ -209,7 +209,7 @@ def _version(row: Row, at: Any) -> s.Version:
     return s.Version(
         version=row["version"],
         incarnation=row["incarnation"],
-        weights_sha256=bytes(row["weights_sha256"]).hex(),
+        weights_root=bytes(row["weights_blake3"] or row["weights_sha256"]).hex(),
         manifest_sha256=bytes(row.get("manifest_sha256") or b"").hex(),
         at=at,
     )
@@ -257,4 +257,4 @@ def _loads(folder: FaultsFolder, stage: Row) -> tuple[s.Load, ...]:
 
 def _final_weights(published: Sequence[s.Version], step: int | None) -> str:
     final = [one for one in published if one.version == step]
-    return max(final, key=lambda one: one.incarnation).weights_sha256 if final else ""
+    return max(final, key=lambda one: one.incarnation).weights_root if final else ""

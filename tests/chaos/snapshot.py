@@ -128,7 +128,7 @@ class Version:
 
     version: int
     incarnation: int
-    weights_sha256: str
+    weights_root: str
     manifest_sha256: str = ""
     at: datetime
 

@@ -184,7 +184,7 @@ class Launched:
         """Hash over the last version's tensors."""
         found = (self.job_dir / "stages" / "rft" / "weights").glob("v*-*")
         newest = max(found, key=lambda path: [int(n) for n in path.name[1:].split("-")])
-        return str(json.loads((newest / "manifest.json").read_text())["weights_sha256"])
+        return str(json.loads((newest / "manifest.json").read_text())["weights_blake3"])
 
     def wait_for_nothing_left(self) -> None:
         """Wait until everything the launcher had started is gone."""

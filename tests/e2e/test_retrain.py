@@ -26,7 +26,7 @@ def test_stored_batches_give_the_same_weights_again(undisturbed: Launched) -> No
     folder = undisturbed.job_dir / "retrained" / "rft-1-8"
     [weights] = (folder / "stages/rft/weights").glob("v8-*")
     manifest = json.loads((weights / "manifest.json").read_text())
-    assert manifest["weights_sha256"] == undisturbed.final_weights()
+    assert manifest["weights_blake3"] == undisturbed.final_weights()
     assert "explorer" not in printed
 
 

@@ -13,6 +13,7 @@ from trinity.data.codec_checks import turn_digests
 from trinity.data.samples import samples, step_rows
 from trinity.errors import ManifestError, NotFound
 from trinity.runtime.origin import batch_digest, data_row_digest, version_digest
+from trinity.weights.identity import same_weights
 from trinity.weights.ledger import LedgerError, LedgerKey, WeightsLedger
 from trinity.weights.manifest import verify
 from trinity.weights.stored import read_lineage
@@ -120,7 +121,7 @@ class OriginWalk:
     def _check_files(self, published: buffer_pb2.PublishedVersion) -> None:
         """Compares the files of the version with the database."""
         name, notes = f"version {published.version}", self.report.notes
-        if self.job_dir is None or not published.weights_sha256:
+        if self.job_dir is None or not (published.weights_sha256 or published.weights_blake3):
             notes.append("no files of the weights were looked at")
             return
         folder, stage = self.job_dir / "stages" / self.key.stage, self.key.stage
@@ -131,8 +132,10 @@ class OriginWalk:
             own = [entry for entry in entries if (entry.version, entry.incarnation) == place]
             for entry in own:
                 path = folder / "weights" / entry.directory
-                root = verify(path, bytes.fromhex(entry.manifest_sha256)).weights_sha256
-                self._compare(f"{path}: weights", bytes.fromhex(root), published.weights_sha256)
+                roots = verify(path, bytes.fromhex(entry.manifest_sha256)).roots
+                if not same_weights(roots, published):
+                    found, then = (w.weights_blake3 or w.weights_sha256 for w in (roots, published))
+                    self._compare(f"{path}: weights", found, then)
                 self._compare(f"{path}: batches", read_lineage(path), published.lineage_sha256)
             notes += [] if own else [f"{name}: its files are gone"]
         except LedgerError as error:

@@ -175,7 +175,8 @@ def _rows_from(head: query_pb2.StepHead) -> str:
 
 
 def _weights(version: buffer_pb2.PublishedVersion) -> str:
-    return f"version {version.version} ({version.weights_sha256.hex()[:HASH_DIGITS]})"
+    root = version.weights_blake3 or version.weights_sha256
+    return f"version {version.version} ({root.hex()[:HASH_DIGITS]})"
 
 
 def sample_details(answer: query_pb2.GetExperienceResponse) -> RenderableType:

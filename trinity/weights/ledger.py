@@ -22,7 +22,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from trinity.errors import TrinityError
-from trinity.weights.manifest import Sha256Hex, make_durable, read_regular_file
+from trinity.weights.manifest import HashHex, Sha256Hex, make_durable, read_regular_file
 
 KEY_FILE = "weights.key"
 LEDGER_FILE = "announced.json"
@@ -43,7 +43,8 @@ class LedgerEntry(BaseModel):
     version: int = Field(ge=0)
     incarnation: int = Field(ge=1)
     manifest_sha256: Sha256Hex
-    weights_sha256: Sha256Hex
+    weights_sha256: HashHex = ""
+    weights_blake3: HashHex = ""
 
 
 class LedgerContent(BaseModel):

@@ -20,15 +20,19 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from trinity.errors import ManifestError
 from trinity.runtime.life import UNWATCHED, LifeSigns
+from trinity.weights.identity import HASHES, HashName, WeightsRoots
 
 MANIFEST_NAME = "manifest.json"
 NO_LINKS = (errno.EPERM, errno.EXDEV, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.EACCES)
 """How file systems say that they make no hard link."""
 MAX_MANIFEST_BYTES = 64 * 2**20
 MOST_HASHED_AT_ONCE = 4
+READ_BYTES = 1 << 20
 FileSignature: TypeAlias = tuple[tuple[str, int, int, int, int], ...]
 """Name, inode, size and times of each file."""
 Sha256Hex = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+HashHex = Annotated[str, Field(pattern="^([0-9a-f]{64})?$")]
+"""Of SHA-256 or BLAKE3; empty where the other one was computed."""
 
 
 class ManifestHead(BaseModel):
@@ -42,10 +46,17 @@ class ManifestHead(BaseModel):
     """The train step after which it was taken; for weights, their version."""
     incarnation: int = Field(ge=1)
     """The incarnation of the trainer that wrote it."""
-    weights_sha256: Sha256Hex
-    """Hash over names, types, shapes and bytes of all tensors."""
+    weights_sha256: HashHex = ""
+    """Root over all tensors; of checkpoints, and of weights that release 0.1 knows."""
+    weights_blake3: HashHex = ""
+    """The same of published weights."""
     num_ranks: int = Field(default=1, ge=1)
     """The number of ranks that a checkpoint is split over."""
+
+    @property
+    def roots(self) -> WeightsRoots:
+        """The identity of its weights."""
+        return WeightsRoots(bytes.fromhex(self.weights_sha256), bytes.fromhex(self.weights_blake3))
 
 
 class ManifestFile(BaseModel):
@@ -53,8 +64,14 @@ class ManifestFile(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
-    sha256: Sha256Hex
+    sha256: HashHex = ""
+    blake3: HashHex = ""
     size: int = Field(ge=0)
+
+    @property
+    def hash_name(self) -> HashName:
+        """The hash that it has: BLAKE3 for published weights, SHA-256 for checkpoints."""
+        return "blake3" if self.blake3 else "sha256"
 
 
 class Manifest(ManifestHead):
@@ -76,6 +93,7 @@ def seal(
     `durable` names files that are so already, such as links to durable ones; `described` files are
     so too, and were hashed by the ranks that wrote them.
     """
+    hash_name: HashName = "blake3" if head.kind == "weights" else "sha256"
     files = {}
     for path in _files_of(directory):
         name = path.relative_to(directory).as_posix()
@@ -85,9 +103,9 @@ def seal(
         with life.on_disk(path.stat().st_size):
             if name not in durable:
                 make_durable(path)
-            files[name] = describe(path)
+            files[name] = describe(path, hash_name)
     manifest = Manifest(**head.model_dump(), files=files)
-    content = manifest.model_dump_json(indent=1).encode()
+    content = manifest.model_dump_json(indent=1, exclude_defaults=True).encode()
     target = directory / MANIFEST_NAME
     target.write_bytes(content)
     make_durable(target)
@@ -181,7 +199,10 @@ def _compare(directory: Path, manifest: Manifest, life: LifeSigns) -> None:
         state = "is missing" if name in manifest.files else "is not in the manifest"
         raise ManifestError(f"{directory / name} {state}")
     with ThreadPoolExecutor(_num_hashed_at_once(), "verify") as threads:
-        found = {name: threads.submit(describe, directory / name) for name in manifest.files}
+        found = {
+            name: threads.submit(describe, directory / name, file.hash_name)
+            for name, file in manifest.files.items()
+        }
         try:
             for name, expected in manifest.files.items():
                 path = directory / name
@@ -216,8 +237,10 @@ def bytes_below(directory: Path) -> int:
     return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
 
 
-def describe(path: Path) -> ManifestFile:
+def describe(path: Path, hash_name: HashName) -> ManifestFile:
     """Returns size and hash of a file."""
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    return ManifestFile(sha256=digest, size=path.stat().st_size)
+    digest, buffer = HASHES[hash_name](), memoryview(bytearray(READ_BYTES))
+    with path.open("rb", buffering=0) as file:
+        while num_bytes := file.readinto(buffer):
+            digest.update(buffer[:num_bytes])
+    return ManifestFile(**{hash_name: digest.hexdigest()}, size=path.stat().st_size)

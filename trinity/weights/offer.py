@@ -64,6 +64,8 @@ class ReceiverSlot:
     limits: TransferTimeouts
     weights_sha256: str
     """Hex root over the tensors, as announced with the version."""
+    weights_blake3: str = ""
+    """The same by BLAKE3; empty for weights of release 0.1."""
 
 
 _SLOT: TypeAdapter[ReceiverSlot] = TypeAdapter(ReceiverSlot)

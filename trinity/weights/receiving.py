@@ -9,6 +9,7 @@ import torch
 
 from trinity.errors import TransferFailed
 from trinity.runtime.host_port import split_address
+from trinity.weights.identity import WeightsRoots, same_weights
 from trinity.weights.offer import ReceiverSlot
 from trinity.weights.process_group import TransferGroup, local_address_for, run_with_deadline
 from trinity.weights.rendezvous import (
@@ -45,7 +46,7 @@ class WeightsReceiver:
         self._rank = slot.first_rank + index
         self._device = device if slot.backend == "nccl" else "cpu"
         self._store = open_store(slot.address, slot.limits.join_seconds)
-        self._digest = RootDigest()
+        self._digest = RootDigest("blake3" if slot.weights_blake3 else "sha256")
         self._is_whole = False
         self.failure = ""
         tensors = run_with_deadline(
@@ -82,7 +83,10 @@ class WeightsReceiver:
         """Returns the reason not to use the weights; empty if they are the announced ones."""
         if not self.failure and not self._is_whole:
             self.failure = "not all tensors were consumed"
-        is_announced = self._digest.digest().hex() == self._slot.weights_sha256
+        announced = WeightsRoots(
+            bytes.fromhex(self._slot.weights_sha256), bytes.fromhex(self._slot.weights_blake3)
+        )
+        is_announced = same_weights(self._digest.roots(), announced)
         if not self.failure and not is_announced:
             self.failure = "the weights received are not those that were announced: hash differs"
         self._report()

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from trinity.errors import TransferFailed
 from trinity.runtime.host_port import join_address, split_address
+from trinity.weights.identity import HasRoots
 from trinity.weights.offer import Backend, OfferAddress, Receivers, ReceiverSlot, TransferTimeouts
 from trinity.weights.process_group import run_with_deadline
 
@@ -180,7 +181,7 @@ def request_transfer(
     receivers: Receivers,
     *,
     limits: TransferTimeouts,
-    weights_sha256: bytes,
+    weights: HasRoots,
 ) -> ReceiverSlot:
     """Asks for a transfer and waits for its turn; then the receivers must join at once. Blocks.
 
@@ -209,5 +210,6 @@ def request_transfer(
         num_ranks=answer.num_ranks,
         first_rank=1,
         limits=limits,
-        weights_sha256=weights_sha256.hex(),
+        weights_sha256=weights.weights_sha256.hex(),
+        weights_blake3=weights.weights_blake3.hex(),
     )

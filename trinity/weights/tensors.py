@@ -1,6 +1,5 @@
 """Packs tensors into messages: in the order of their names, several per message."""
 
-import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -9,7 +8,7 @@ import torch
 from pydantic import Field, TypeAdapter, ValidationError
 
 from trinity.errors import TransferFailed
-from trinity.weights.identity import TensorHash, root_of
+from trinity.weights.identity import HASHES, HashName, TensorHash, WeightsRoots, roots_of
 
 MESSAGE_BYTES = 64 << 20
 """A larger tensor gets a separate message."""
@@ -104,24 +103,26 @@ def _offsets(message: Iterable[TensorInfo]) -> tuple[list[int], int]:
 
 
 class RootDigest:
-    """The root over tensors, which are added in any order, as they come.
+    """The roots over tensors, which are added in any order, as they come.
 
-    digest = RootDigest()
+    digest = RootDigest("blake3")
     for name, tensor in tensors:
         digest.add_tensor(name, tensor)
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *names: HashName) -> None:
+        self._names = names
         self.hashes: list[TensorHash] = []
         """Of the tensors added so far."""
 
     def add_tensor(self, name: str, tensor: torch.Tensor) -> None:
         """Adds a tensor; one on a device is copied to the CPU."""
         whole = tensor.detach().cpu().contiguous()
-        digest = hashlib.sha256(whole.reshape(-1).view(torch.uint8).numpy())
+        content = whole.reshape(-1).view(torch.uint8).numpy()
+        found = {hash_: HASHES[hash_](content).hexdigest() for hash_ in self._names}
         dtype = str(whole.dtype).removeprefix("torch.")
-        self.hashes.append(TensorHash(name, dtype, tuple(whole.shape), digest.hexdigest()))
+        self.hashes.append(TensorHash(name, dtype, tuple(whole.shape), **found))
 
-    def digest(self) -> bytes:
-        """Returns the root over all that was added."""
-        return root_of(self.hashes)
+    def roots(self) -> WeightsRoots:
+        """Returns the roots over all that was added."""
+        return roots_of(self.hashes)

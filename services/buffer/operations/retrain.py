@@ -19,6 +19,7 @@ from trinity.config.plan.parts import EvaluatedRun, StoredBatches
 from trinity.errors import PreconditionFailed
 from trinity.runtime.sql import Connection
 from trinity.types import StageKey
+from trinity.weights.identity import same_weights
 
 INITIAL_CHECKPOINT = Checkpoint(step=0, incarnation=0, path="", manifest_sha256=b"")
 """The weights that the source stage started from, which need no checkpoint."""
@@ -178,7 +179,7 @@ async def compare_with_source(connection: Connection, stage: Stage, new: Recorde
     before = await versions_of(connection, source, new.version)
     if not before:
         text = f"version {new.version} was never published before, so it cannot be compared"
-    elif any(version.weights_sha256 == new.weights_sha256 for version in before):
+    elif any(same_weights(version, new) for version in before):
         text = f"version {new.version} has the same weights as before, bit for bit"
     else:
         text = f"version {new.version} has other weights than before"

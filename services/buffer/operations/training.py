@@ -41,6 +41,7 @@ from services.buffer.store.training import (
 from trinity.errors import InvalidRequest, PreconditionFailed, Superseded
 from trinity.runtime.sql import Connection
 from trinity.types import StageKey
+from trinity.weights.identity import same_weights
 
 SHOWN_STEPS = 64
 """Number of newest explore steps that are shown to people together."""
@@ -189,9 +190,9 @@ async def _check_weights(
 ) -> None:
     """Checks the hash of a version: it may differ, with a notice, only between incarnations."""
     for old in before:
-        if old.incarnation == new.incarnation and old.weights_sha256 != new.weights_sha256:
+        if old.incarnation == new.incarnation and not same_weights(old, new):
             raise InvalidRequest(f"version {new.version} was recorded with other weights")
-    if before and all(old.weights_sha256 != new.weights_sha256 for old in before):
+    if before and not any(same_weights(old, new) for old in before):
         text = (
             f"version {new.version} came out with other weights when its steps were trained again; "
             "rollouts with the earlier weights are slightly off-policy"

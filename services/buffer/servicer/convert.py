@@ -185,12 +185,19 @@ def parse_version(message: pb.PublishedVersion) -> RecordedVersion:
     """
     if message.version < 0:
         raise InvalidRequest(f"version.version {message.version} is negative")
+    sha256, blake3 = message.weights_sha256, message.weights_blake3
     return RecordedVersion(
         version=message.version,
         incarnation=message.incarnation,
-        weights_sha256=parse_sha256(message.weights_sha256, "version.weights_sha256"),
+        weights_sha256=_parse_root(sha256, "version.weights_sha256", is_needed=not blake3),
+        weights_blake3=_parse_root(blake3, "version.weights_blake3", is_needed=False),
         lineage_sha256=_parse_lineage(message, "version"),
     )
+
+
+def _parse_root(value: bytes, name: str, *, is_needed: bool) -> bytes:
+    """Validates a root of weights; of two roots one is enough."""
+    return parse_sha256(value, name) if value or is_needed else b""
 
 
 def parse_checkpoint(message: pb.Checkpoint) -> Checkpoint:

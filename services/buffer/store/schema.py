@@ -19,8 +19,7 @@ NOW = sa.func.clock_timestamp()
 STAGE_KEY = ("tenant", "experiment_id", "stage")
 IS_OPEN = "state = ANY (ARRAY['pending'::text, 'leased'::text])"  # as Postgres reports it
 HOT_UPDATE_ROOM = {"fillfactor": 50}
-"""Free space in the pages of tables whose updates change no indexed column: an update within its
-page writes no index entry (HOT)."""
+"""Free space in pages: an update that changes no indexed column then writes no index (HOT)."""
 
 
 def _id_first_key(name: str) -> sa.PrimaryKeyConstraint:
@@ -346,6 +345,7 @@ version = _of_stage(  # Published weights by the life that made them
     _number_key("incarnation"),
     sa.Column("line", sa.BigInteger, nullable=False),
     sa.Column("weights_sha256", sa.LargeBinary, nullable=False),
+    sa.Column("weights_blake3", sa.LargeBinary, nullable=False, server_default=""),
     _moment("recorded_at"),
     sa.Column("lineage_sha256", sa.LargeBinary),
 )

@@ -56,6 +56,7 @@ class RecordedVersion:
     version: int
     incarnation: int
     weights_sha256: bytes
+    weights_blake3: bytes = b""
     lineage_sha256: bytes | None = None
     """Digest of the batches that its trainer was handed; None if it did not say."""
 

@@ -229,6 +229,7 @@ def _weights(message: pb.Version) -> WeightsVersion:
         path=Path(message.path),
         manifest_sha256=message.manifest_sha256,
         weights_sha256=message.weights_sha256,
+        weights_blake3=message.weights_blake3,
         offer=_offer(message),
         copy=message.copy,
     )

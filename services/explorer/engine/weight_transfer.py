@@ -14,6 +14,7 @@ from trinity.runtime.presence import WaitRegistry
 from trinity.runtime.telemetry.metrics import TRANSFERS
 from trinity.runtime.threads import in_daemon_thread
 from trinity.weights import manifest
+from trinity.weights.identity import same_weights
 from trinity.weights.offer import OfferAddress, ReceiverSlot, TransferTimeouts
 
 logger = logging.getLogger(__name__)
@@ -96,7 +97,7 @@ class WeightLoader:
         if not weights.manifest_sha256:
             return
         found = await asyncio.to_thread(manifest.verify, weights.path, weights.manifest_sha256)
-        if bytes.fromhex(found.weights_sha256) != weights.weights_sha256:
+        if not same_weights(found.roots, weights):
             raise ManifestError(f"{weights.path} holds other weights than were announced")
 
     async def _receive(self, weights: WeightsVersion, transfers: WeightReceiver | None) -> bool:
@@ -190,5 +191,5 @@ class EngineWeightReceiver:
             offer,
             self._engine.receivers,
             limits=self._limits,
-            weights_sha256=weights.weights_sha256,
+            weights=weights,
         )

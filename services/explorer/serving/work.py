@@ -77,6 +77,7 @@ def _announced(job_dir: Path, stage: str, folder: Path) -> tuple[WeightsVersion,
             path=folder / "weights" / entry.directory,
             manifest_sha256=bytes.fromhex(entry.manifest_sha256),
             weights_sha256=bytes.fromhex(entry.weights_sha256),
+            weights_blake3=bytes.fromhex(entry.weights_blake3),
         )
         for entry in ledger.read()
     ]

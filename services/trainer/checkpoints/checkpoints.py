@@ -124,10 +124,10 @@ class CheckpointStore:
 
 def base_hash(parts: NamedTensors) -> bytes:
     """Returns the root over the parts; holds one part in memory at a time."""
-    digest = RootDigest()
+    digest = RootDigest("sha256")
     for name, tensor in parts:
         digest.add_tensor(name, tensor)
-    return digest.digest()
+    return digest.roots().weights_sha256
 
 
 def write_base_hash(checkpoint: Path, digest: bytes) -> None:

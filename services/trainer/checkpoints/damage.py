@@ -12,6 +12,7 @@ import grpc
 
 from services.trainer.types import WeightsOnDisk
 from trinity.errors import ManifestError
+from trinity.weights.identity import same_weights
 from trinity.weights.manifest import FileSignature, file_signature, verify
 
 logger = logging.getLogger(__name__)
@@ -58,7 +59,7 @@ class ReportVerifier:
             manifest = verify(weights.path, weights.manifest_sha256)
         except ManifestError as error:
             return str(error)
-        if bytes.fromhex(manifest.weights_sha256) != weights.weights_sha256:
+        if not same_weights(manifest.roots, weights):
             return f"{weights.path} holds other weights than were announced"
         self._intact[weights.path] = _Verdict(signature, self.clock())
         logger.warning(

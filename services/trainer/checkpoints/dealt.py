@@ -7,7 +7,7 @@ index = name_files(directory, files)
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,7 +21,7 @@ from services.trainer.checkpoints.split import NamedSplits, PlannedFile, SplitTe
 from services.trainer.collectives import NamedTensors, Ranks
 from services.trainer.types import StageLearner
 from trinity.runtime.life import UNWATCHED, LifeSigns
-from trinity.weights.identity import TensorHash, root_of
+from trinity.weights.identity import HashName, TensorHash, WeightsRoots, roots_of
 from trinity.weights.manifest import ManifestFile, describe, make_durable
 from trinity.weights.tensors import RootDigest
 
@@ -92,12 +92,15 @@ class DealtPart:
         ranks: Ranks,
         *,
         dtype: torch.dtype,
+        hashes: Sequence[HashName] = (),
         max_bytes: int | None = None,
         life: LifeSigns = UNWATCHED,
     ) -> None:
+        """Also computes these `hashes` of each tensor."""
         self._directory = directory
         self._ranks = ranks
         self._dtype = dtype
+        self._hashes = tuple(hashes)
         self._life = life
         self._max_bytes = MAX_BUCKET_BYTES if max_bytes is None else max_bytes
         self._bucket: dict[str, torch.Tensor] = {}
@@ -152,8 +155,8 @@ class DealtPart:
         """Syncs the file and computes both of its hashes in parallel."""
         path = self._directory / name
         with self._life.on_disk(num_bytes), ThreadPoolExecutor(2, "hash") as threads:
-            description = threads.submit(describe, path)
-            tensors = threads.submit(tensor_hashes_in, path)
+            description = threads.submit(describe, path, "blake3")
+            tensors = threads.submit(tensor_hashes_in, path, *self._hashes)
             make_durable(path)
             return WeightsFile(name, description.result(), tensors.result(), num_bytes)
 
@@ -184,9 +187,9 @@ def plan_files(
     ]
 
 
-def tensor_hashes_in(path: Path) -> tuple[TensorHash, ...]:
+def tensor_hashes_in(path: Path, *hashes: HashName) -> tuple[TensorHash, ...]:
     """Returns the hashes of the tensors in a safetensors file."""
-    digest = RootDigest()
+    digest = RootDigest(*hashes)
     with safe_open(path, framework="pt") as file:
         for name in file.keys():  # noqa: SIM118  # it is no mapping
             digest.add_tensor(name, file.get_tensor(name))
@@ -199,9 +202,9 @@ def gather_files(own: tuple[WeightsFile, ...], ranks: Ranks) -> tuple[WeightsFil
     return tuple(file for part in found for file in _FILES.validate_json(part))
 
 
-def root_of_files(files: Iterable[WeightsFile]) -> bytes:
+def roots_of_files(files: Iterable[WeightsFile]) -> WeightsRoots:
     """Returns the identity of the weights in the files."""
-    return root_of(tensor for file in files for tensor in file.tensors)
+    return roots_of(tensor for file in files for tensor in file.tensors)
 
 
 def name_files(directory: Path, files: tuple[WeightsFile, ...]) -> tuple[WeightsFile, ...]:
@@ -229,15 +232,16 @@ def root_of_learner(
     ranks: Ranks,
     life: LifeSigns = UNWATCHED,
     dtype: torch.dtype | None = None,
+    hash_name: HashName = "sha256",
 ) -> bytes:
-    """Returns the identity of the learner's weights, in a type or in their own. Collective.
+    """Returns the root over the learner's weights, in a type or in their own. Collective.
 
     Each rank hashes its share of the tensors.
     """
     split = learner.split_weights()
     if split is not None:
-        return _root_of_dealt(_gathered(ranks, split, dtype), ranks, life)
-    return root_on_all_ranks(_in_type(learner.weights(), dtype), ranks, life)
+        return _root_of_dealt(_gathered(ranks, split, dtype), ranks, life, hash_name)
+    return root_on_all_ranks(_in_type(learner.weights(), dtype), ranks, life, hash_name)
 
 
 def _in_type(tensors: NamedTensors, dtype: torch.dtype | None) -> NamedTensors:
@@ -246,17 +250,26 @@ def _in_type(tensors: NamedTensors, dtype: torch.dtype | None) -> NamedTensors:
         del tensor
 
 
-def root_on_all_ranks(tensors: NamedTensors, ranks: Ranks, life: LifeSigns = UNWATCHED) -> bytes:
-    """Returns the identity of the weights; each rank hashes its share. Collective."""
-    return _root_of_dealt(dealt_to(ranks, tensors), ranks, life)
+def root_on_all_ranks(
+    tensors: NamedTensors,
+    ranks: Ranks,
+    life: LifeSigns = UNWATCHED,
+    hash_name: HashName = "blake3",
+) -> bytes:
+    """Returns the root over the weights; each rank hashes its share. Collective."""
+    return _root_of_dealt(dealt_to(ranks, tensors), ranks, life, hash_name)
 
 
-def _root_of_dealt(tensors: NamedTensors, ranks: Ranks, life: LifeSigns) -> bytes:
-    digest = RootDigest()
+def _root_of_dealt(
+    tensors: NamedTensors, ranks: Ranks, life: LifeSigns, hash_name: HashName
+) -> bytes:
+    digest = RootDigest(hash_name)
     for name, tensor in tensors:
         digest.add_tensor(name, tensor)
         del tensor
         life.show()
     found = ranks.gather_bytes(_HASHES.dump_json(tuple(digest.hashes)))
-    root = root_of(hash_ for part in found for hash_ in _HASHES.validate_json(part))
-    return ranks.broadcast_bytes(root)
+    roots = roots_of(hash_ for part in found for hash_ in _HASHES.validate_json(part))
+    return ranks.broadcast_bytes(
+        roots.weights_blake3 if hash_name == "blake3" else roots.weights_sha256
+    )

@@ -25,6 +25,7 @@ from services.trainer.checkpoints.weights import (
 from services.trainer.clients import KeptVersions, TrainerBufferClient, TrainerSynchronizerClient
 from services.trainer.collectives import NamedTensors, Ranks
 from services.trainer.types import StageLearner, WeightsOnDisk
+from trinity.weights.identity import HashName
 from trinity.weights.offer import OfferAddress, TransferTimeouts
 from trinity.weights.sending import WeightsSender
 
@@ -253,9 +254,9 @@ class WeightsPublisher:
         self._store.record_announced()
         self.keep_versions(self._buffer.record_version(weights))
 
-    def current_hash(self, learner: StageLearner) -> bytes:
+    def current_root(self, learner: StageLearner, name: HashName = "blake3") -> bytes:
         """Returns the root of the weights as they would be published now. Collective."""
-        return root_of_learner(learner, self._ranks, self._store.life, self._store.dtype)
+        return root_of_learner(learner, self._ranks, self._store.life, self._store.dtype, name)
 
     def keep_versions(self, kept: KeptVersions) -> None:
         """Records which versions must stay; deletes others, and copies the best one."""

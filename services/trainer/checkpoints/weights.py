@@ -15,7 +15,8 @@ from services.trainer.checkpoints.dealt import (
     WeightsFile,
     gather_files,
     name_files,
-    root_of_files,
+    roots_of_files,
+    tensor_hashes_in,
 )
 from services.trainer.collectives import Ranks
 from services.trainer.types import StageLearner, WeightsOnDisk
@@ -23,6 +24,7 @@ from trinity.config.plan.rope import with_rope
 from trinity.config.schema.model import ModelConfig
 from trinity.errors import ManifestError
 from trinity.runtime.life import UNWATCHED, LifeSigns
+from trinity.weights.identity import HashName, WeightsRoots, roots_of, same_weights
 from trinity.weights.ledger import LedgerEntry, WeightsLedger
 from trinity.weights.manifest import (
     MANIFEST_NAME,
@@ -136,11 +138,11 @@ def _is_small_file(path: Path) -> bool:
 
 
 def weights_hash(tensors: Mapping[str, torch.Tensor]) -> bytes:
-    """Returns the root over the tensors, for any order and file format."""
-    digest = RootDigest()
+    """Returns the root by BLAKE3 over the tensors, for any order and file format."""
+    digest = RootDigest("blake3")
     for name, tensor in tensors.items():
         digest.add_tensor(name, tensor)
-    return digest.digest()
+    return digest.roots().weights_blake3
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,9 +175,14 @@ class WeightsStore:
         files: ModelFiles,
         dtype: torch.dtype,
         ledger: WeightsLedger | None = None,
+        sha256_until: float = -1,
         life: LifeSigns = UNWATCHED,
     ) -> None:
-        """A `ledger` lets announced versions be recognised without the synchronizer."""
+        """A `ledger` lets announced versions be recognised without the synchronizer.
+
+        Versions up to `sha256_until` get both roots: they are compared with those of release 0.1.
+        """
+        self._sha256_until = sha256_until
         self.life = life
         self._root = root
         self._stage = stage
@@ -206,6 +213,7 @@ class WeightsStore:
                     incarnation=weights.incarnation,
                     manifest_sha256=weights.manifest_sha256.hex(),
                     weights_sha256=weights.weights_sha256.hex(),
+                    weights_blake3=weights.weights_blake3.hex(),
                 )
                 for weights in self._published
             )
@@ -220,7 +228,12 @@ class WeightsStore:
 
     def new_part(self, name: WeightsName, ranks: Ranks) -> DealtPart:
         """Returns a rank's part of a version, whose directory the first rank has created."""
-        return DealtPart(self._temporary(name), ranks, dtype=self.dtype, life=self.life)
+        hashes: tuple[HashName, ...] = ("blake3",)
+        if name.version <= self._sha256_until:
+            hashes = ("sha256", *hashes)
+        return DealtPart(
+            self._temporary(name), ranks, dtype=self.dtype, hashes=hashes, life=self.life
+        )
 
     def seal_files(
         self, name: WeightsName, files: tuple[WeightsFile, ...], lineage: bytes
@@ -231,7 +244,7 @@ class WeightsStore:
             write_lineage(temporary, lineage)
         described = {file.name: file.description for file in name_files(temporary, files)}
         durable = self._files.link_into(temporary)
-        return self._seal(temporary, name, root_of_files(files), durable, described)
+        return self._seal(temporary, name, roots_of_files(files), durable, described)
 
     def write_model(self, learner: StageLearner, directory: Path, ranks: Ranks) -> None:
         """Writes a Hugging Face directory that is no version, without a manifest. Collective."""
@@ -257,12 +270,12 @@ class WeightsStore:
         Returns None if neither has these weights.
         """
         name = next_copy(damaged)
-        others = [w for w in self._published if w.weights_sha256 == damaged.weights_sha256]
+        others = [w for w in self._published if same_weights(w, damaged)]
         for other in sorted(others, reverse=True):
             is_other = other.path != damaged.path
             if is_other and (linked := self._link_intact(other, name)) is not None:
                 return linked
-        if files is None or root_of_files(files) != damaged.weights_sha256:
+        if files is None or not same_weights(roots_of_files(files), damaged):
             remove_tree(self._temporary(name))
             return None
         own = (w.lineage_sha256 for w in self._published if w.path == damaged.path)
@@ -297,7 +310,10 @@ class WeightsStore:
         temporary = self.create_directory(name)
         for file in manifest.files:
             link_or_copy(old.path / file, temporary / file)
-        return self._seal(temporary, name, old.weights_sha256, frozenset(manifest.files))
+        roots = WeightsRoots(
+            old.weights_sha256, old.weights_blake3 or _root_in(temporary).weights_blake3
+        )
+        return self._seal(temporary, name, roots, frozenset(manifest.files))
 
     def _temporary(self, name: WeightsName) -> Path:
         return self._root / f"{name.directory}{TEMPORARY_SUFFIX}"
@@ -313,7 +329,7 @@ class WeightsStore:
         self,
         temporary: Path,
         name: WeightsName,
-        root: bytes,
+        roots: WeightsRoots,
         durable: frozenset[str],
         described: Mapping[str, ManifestFile] | None = None,
     ) -> WeightsOnDisk:
@@ -322,7 +338,8 @@ class WeightsStore:
             stage=self._stage,
             step=name.version,
             incarnation=name.incarnation,
-            weights_sha256=root.hex(),
+            weights_sha256=roots.weights_sha256.hex(),
+            weights_blake3=roots.weights_blake3.hex(),
         )
         lineage = read_lineage(temporary)
         manifest = seal(temporary, head, durable, described or {}, life=self.life)
@@ -334,7 +351,8 @@ class WeightsStore:
             incarnation=name.incarnation,
             path=final,
             manifest_sha256=manifest,
-            weights_sha256=root,
+            weights_sha256=roots.weights_sha256,
+            weights_blake3=roots.weights_blake3,
             parent=self._parent_of(name.version),
             copy=name.copy,
             lineage_sha256=lineage,
@@ -366,6 +384,12 @@ class WeightsStore:
         for weights in removed:
             remove_tree(weights.path)
         return removed
+
+
+def _root_in(directory: Path) -> WeightsRoots:
+    """Returns the root by BLAKE3 of files that release 0.1 wrote."""
+    files = sorted(directory.glob("*.safetensors"))
+    return roots_of(found for file in files for found in tensor_hashes_in(file, "blake3"))
 
 
 def next_copy(damaged: WeightsOnDisk) -> WeightsName:

@@ -1,6 +1,7 @@
 """The resume point of a new life of the trainer: its checkpoint, and the steps it repeats."""
 
 import logging
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from trinity.config.plan.stage_plan import StagePlan
 from trinity.errors import ManifestError
 from trinity.runtime.life import UNWATCHED, LifeSigns
 from trinity.runtime.origin import NOTHING_BEFORE
+from trinity.weights.identity import WeightsRoots
 from trinity.weights.manifest import verify
 
 logger = logging.getLogger(__name__)
@@ -34,7 +36,8 @@ class Incarnation:
     """Steps up to this one are trained again from their recorded batches."""
     last_published_version: int
     """The newest version that an earlier life recorded; -1 when there is none."""
-    last_published_sha256: bytes
+    last_published: WeightsRoots
+    """Its identity."""
     finished_step: int
     """The step at which an earlier life finished the training; 0 when none did."""
     committed: tuple[Path, ...]
@@ -50,6 +53,15 @@ class Incarnation:
     def version_to_republish(self, sync_interval: int) -> int:
         """Returns the newest version due by the recorded steps; explorers continue from it."""
         return self.recorded_step // sync_interval * sync_interval
+
+    def sha256_until(self, plan: StagePlan) -> float:
+        """Returns the newest version, if release 0.1 published it; -1 otherwise.
+
+        Batches that are trained again may be of a run of release 0.1: then all versions count.
+        """
+        if plan.stored_batches is not None:
+            return math.inf
+        return -1 if self.last_published.weights_blake3 else self.last_published_version
 
     def set_lost_files_aside(
         self, stage: Path, announced: Callable[[], Iterable[WeightsOnDisk]]
@@ -113,13 +125,14 @@ def latest_start(
 def _incarnation(answer: buffer_pb2.BeginIncarnationResponse, chosen: int) -> Incarnation:
     checkpoint = answer.checkpoints[chosen] if chosen != NO_CHECKPOINT else None
     known = answer.newest_version
+    roots = WeightsRoots(known.weights_sha256, known.weights_blake3)
     return Incarnation(
         number=answer.incarnation,
         checkpoint=Path(checkpoint.path) if checkpoint else None,
         step=checkpoint.step if checkpoint else 0,
         recorded_step=answer.recorded_step,
-        last_published_version=known.version if known.weights_sha256 else -1,
-        last_published_sha256=known.weights_sha256,
+        last_published_version=known.version if roots != WeightsRoots() else -1,
+        last_published=roots,
         finished_step=answer.finished_step,
         committed=tuple(Path(row.path) for row in answer.checkpoints),
         restored=answer.restored,

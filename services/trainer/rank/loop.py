@@ -443,8 +443,11 @@ class TrainingLoop:
         life = self._deps.life
         if self._step != life.last_published_version:
             return
-        digest = self._deps.publisher.current_hash(self._deps.learner)
-        identical = digest == life.last_published_sha256
+        known = life.last_published
+        root = self._deps.publisher.current_root(
+            self._deps.learner, "blake3" if known.weights_blake3 else "sha256"
+        )
+        identical = root == (known.weights_blake3 or known.weights_sha256)
         log = logger.info if identical else logger.warning
         log(
             "weights trained again compared with those published before",

@@ -233,8 +233,7 @@ class RankStageSetup:
         if self._ranks.is_first:
             opened = self._buffer.open_stage(self._order.plan_json, self._order.seed)
         (known,) = self._ranks.broadcast_ints([opened or 0])
-        limits = [steps for steps in (known or None, self._plan.total_train_steps) if steps]
-        return min(limits, default=None)
+        return min(filter(None, (known, self._plan.total_train_steps)), default=None)
 
     def _was_finished(self, life: Incarnation) -> bool:
         """Reports again that the stage is done, if its final version exists and is intact."""
@@ -347,6 +346,7 @@ class RankStageSetup:
             files=files,
             dtype=getattr(torch, dtype),
             ledger=self._ledger(),
+            sha256_until=life.sha256_until(self._plan),
             life=self._life,
         )
         if self._ranks.is_first:

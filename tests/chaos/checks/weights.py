@@ -14,9 +14,9 @@ def versions_go_forward(snapshot: Snapshot) -> list[str]:
         for old, new in pairwise(announced)
         if (new.incarnation, new.version) <= (old.incarnation, old.version)
     ]
-    known = {(one.version, one.incarnation, one.weights_sha256) for one in snapshot.published}
+    known = {(one.version, one.incarnation, one.weights_root) for one in snapshot.published}
     for one in snapshot.recorded:
-        if (one.version, one.incarnation, one.weights_sha256) not in known:
+        if (one.version, one.incarnation, one.weights_root) not in known:
             found.append(f"version {one.version} was recorded and never announced as it is")
     return found + _other_weights(snapshot)
 
@@ -26,7 +26,7 @@ def _other_weights(snapshot: Snapshot) -> list[str]:
     return [
         f"version {one.version} of incarnation {one.incarnation} has other weights than before"
         for one in sorted(snapshot.published, key=lambda one: one.at)
-        if first.setdefault(one.version, one.weights_sha256) != one.weights_sha256
+        if first.setdefault(one.version, one.weights_root) != one.weights_root
     ]
 
 

@@ -58,7 +58,9 @@ async def trained_to(node: Node, run: pb.Experiment, step: int) -> int:
 
 def is_whole(folder: Path) -> bool:
     manifest = Manifest.model_validate_json((folder / MANIFEST_NAME).read_bytes())
-    return all(describe(folder / name) == file for name, file in manifest.files.items())
+    return all(
+        describe(folder / name, file.hash_name) == file for name, file in manifest.files.items()
+    )
 
 
 async def test_runs_go_on_from_a_database_that_is_older_than_they_are(

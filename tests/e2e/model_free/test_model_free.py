@@ -71,7 +71,7 @@ async def test_what_was_trained_before_ctrl_c_is_not_trained_again(
     ended = newest_model(plan.job_path, "rft")
     assert ended is not None
     manifest = Manifest.model_validate_json((ended.path / MANIFEST_NAME).read_bytes())
-    assert (ended.version, manifest.weights_sha256) == (8, calm_weights)
+    assert (ended.version, manifest.weights_blake3) == (8, calm_weights)
     out, _, _ = await trinity("lineage", "8", "--verify", job_dir=plan.job_path)
     assert out == "steps 1 to 8: 64 rows with 64 turns: 64 matches\n", "over both lives"
 

@@ -125,8 +125,8 @@ async def test_a_stage_without_rollouts_keeps_the_device_and_ends_in_the_same_we
     plan = imitating_first(tmp_path, "warm-turns", "colocate")
     ended = await run_to_end(shared_stack.synchronizer, plan)
     assert ended.state == pb.EXPERIMENT_STATE_FINISHED, ended.reason
-    assert [stage.final_version.weights_sha256 for stage in ended.stages] == [
-        stage.final_version.weights_sha256 for stage in expected.stages
+    assert [stage.final_version.weights_blake3 for stage in ended.stages] == [
+        stage.final_version.weights_blake3 for stage in expected.stages
     ]
     turns = turns_in(events(plan))
     assert 4 < turns.count("rank") <= NUM_IMITATED, "it left after each step"

@@ -66,7 +66,7 @@ def weights(script: Path) -> str:
     model = newest_model(directory_of(script), "rft")
     assert model is not None
     assert model.version == STEPS
-    sha256: str = json.loads((model.path / "manifest.json").read_text())["weights_sha256"]
+    sha256: str = json.loads((model.path / "manifest.json").read_text())["weights_blake3"]
     return sha256
 
 

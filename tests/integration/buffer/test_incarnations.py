@@ -166,6 +166,22 @@ async def test_other_weights_under_a_version_are_refused_or_told(
     assert begun.newest_version.weights_sha256 == b"\x09" * 32
 
 
+async def test_weights_of_release_0_1_are_compared_by_its_root(
+    buffer: Buffer, tmp_path: Path
+) -> None:
+    """The next life says both roots, and later ones that of BLAKE3 alone."""
+    await buffer.open(rollout_plan(tmp_path))
+    for roots in ((b"\x01" * 32, b""), (b"\x01" * 32, b"\x02" * 32), (b"", b"\x02" * 32)):
+        await buffer.begin()
+        await buffer.record(0, *roots)
+    assert (await buffer.begin()).newest_version.weights_blake3 == b"\x02" * 32
+    await buffer.record(0, b"", b"\x03" * 32)
+    told = [event.notice.text for event in await buffer.events("notice")]
+    assert sum("came out with other" in text for text in told) == 1, told
+    with pytest.raises(grpc.aio.AioRpcError, match="weights_sha256 has 0 bytes"):
+        await buffer.record(0, b"")
+
+
 async def test_metrics_that_are_not_finite_are_kept(buffer: Buffer, tmp_path: Path) -> None:
     await buffer.open(rollout_plan(tmp_path))
     await buffer.begin()

@@ -20,13 +20,16 @@ class TrainerSide(Calls):
         self.incarnation = answer.incarnation
         return answer
 
-    async def record(self, version: int, weights: bytes = b"\x01" * 32) -> list[int]:
+    async def record(
+        self, version: int, weights: bytes = b"\x01" * 32, blake3: bytes = b""
+    ) -> list[int]:
         request = pb.RecordVersionRequest(
             key=self.pb_key,
             version=pb.PublishedVersion(
                 version=version,
                 incarnation=self.incarnation,
                 weights_sha256=weights,
+                weights_blake3=blake3,
                 lineage_sha256=b"\x06" * 32,
             ),
         )

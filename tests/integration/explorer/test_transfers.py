@@ -32,7 +32,7 @@ def published(model: Path, offer: OfferAddress | None) -> WeightsVersion:
         id=WeightsId(version=1, incarnation=1),
         path=model,
         manifest_sha256=b"",
-        weights_sha256=weights_hash(weights_of(model)),
+        weights_blake3=weights_hash(weights_of(model)),
         offer=offer,
     )
 

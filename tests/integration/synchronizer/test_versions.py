@@ -213,6 +213,16 @@ async def test_a_copy_with_another_manifest_is_taken_and_one_of_other_weights_is
     assert "other content" in await refused(synchronizer, experiment_id, other)
 
 
+async def test_weights_are_known_by_either_root(synchronizer: Running, experiment_id: str) -> None:
+    version = weights("warmup", 2)
+    version.weights_sha256, version.weights_blake3 = b"", b"b" * 32
+    await published(synchronizer, experiment_id, version)
+    assert await loadable(synchronizer, experiment_id) == [version]
+    other = copy_of(version, 1)
+    other.weights_blake3 = b"c" * 32
+    assert "other content" in await refused(synchronizer, experiment_id, other)
+
+
 async def test_a_stale_trainer_replaces_nothing(synchronizer: Running, experiment_id: str) -> None:
     version = weights("warmup", 2)
     await published(synchronizer, experiment_id, version)

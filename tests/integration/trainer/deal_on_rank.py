@@ -211,12 +211,12 @@ def main(folder: Path, kind: str) -> None:
                 assert ranks.all_reduce_sum([1.0]) == [float(ranks.num_ranks)]
             sealed.result()
     (folder / f"held-{ranks.rank}.json").write_text(json.dumps(asdict(held)))
-    digest = publisher.current_hash(stage_learner)
+    digest = publisher.current_root(stage_learner)
     if ranks.is_first:
         found = {
             "paths": [str(weights.path) for weights in announced.found],
             "manifests": [weights.manifest_sha256.hex() for weights in announced.found],
-            "roots": [weights.weights_sha256.hex() for weights in announced.found],
+            "roots": [weights.weights_blake3.hex() for weights in announced.found],
             "offered": sends.offered,
             "current": digest.hex(),
         }

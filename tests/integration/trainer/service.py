@@ -99,7 +99,7 @@ async def final_weights(peers: Peers, seconds: float) -> bytes:
         lambda: peers.experiment.stages[0].state == FINISHED or bool(peers.failure), seconds
     )
     assert peers.failure == ""
-    return peers.experiment.stages[0].final_version.weights_sha256
+    return peers.experiment.stages[0].final_version.weights_blake3
 
 
 @asynccontextmanager

@@ -210,7 +210,7 @@ def test_a_later_rank_never_holds_all_weights(weights: "WeightsStore", tmp_path:
     store = CheckpointStore(root=tmp_path / "checkpoints", stage="rft", ranks=later)
     tasks: list[Callable[[Learner], object]] = [
         lambda learner: store.write(learner, step=1, incarnation=1),
-        publisher.current_hash,
+        publisher.current_root,
         lambda learner: publisher.write_weights(learner, 1, b""),
     ]
     for task in tasks:
@@ -300,7 +300,7 @@ def test_a_new_life_publishes_an_old_version_under_its_own_name(weights: "Weight
     old = weights.write(tensors, version=4, incarnation=1)
     adopted = weights.republish(4, incarnation=2)
     assert adopted is not None
-    assert adopted.weights_sha256 == old.weights_sha256
+    assert adopted.weights_blake3 == old.weights_blake3
     assert verify(adopted.path, adopted.manifest_sha256).incarnation == 2
 
 

@@ -48,7 +48,7 @@ async def final_hashes(plan: ExperimentPlan, disturb: Disturb | None) -> list[by
         assert peers.failure == ""
         assert await stop(process) == 0
     check_what_a_run_leaves(peers, plan)
-    return [stage.final_version.weights_sha256 for stage in peers.experiment.stages]
+    return [stage.final_version.weights_blake3 for stage in peers.experiment.stages]
 
 
 def check_what_a_run_leaves(peers: Peers, plan: ExperimentPlan) -> None:

@@ -81,7 +81,7 @@ async def first_stage(plan: ExperimentPlan, disturb: Disturb | None = None) -> b
             await disturb(peers, process)
         await peers.until(lambda: peers.experiment.stages[0].state == done or bool(peers.failure))
         assert peers.failure == ""
-    return peers.experiment.stages[0].final_version.weights_sha256
+    return peers.experiment.stages[0].final_version.weights_blake3
 
 
 async def kill_the_rank_before_its_first_checkpoint(

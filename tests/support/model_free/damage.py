@@ -39,7 +39,7 @@ def damage_manifest(directory: Path) -> None:
 def give_a_wrong_hash(directory: Path) -> None:
     path = directory / MANIFEST_NAME
     manifest = json.loads(path.read_bytes())
-    manifest["files"][WEIGHTS_FILE]["sha256"] = "0" * 64
+    manifest["files"][WEIGHTS_FILE]["blake3"] = "0" * 64
     path.write_text(json.dumps(manifest))
 
 

@@ -159,4 +159,4 @@ def giving_up_after(plan: ExperimentPlan, seconds: float) -> ExperimentPlan:
 
 def final_weights(experiment: pb.Experiment) -> str:
     """Hash of the weights that the last stage ended with."""
-    return experiment.stages[-1].final_version.weights_sha256.hex()
+    return experiment.stages[-1].final_version.weights_blake3.hex()

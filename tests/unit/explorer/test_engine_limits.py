@@ -79,7 +79,7 @@ async def test_an_engine_that_dies_while_it_takes_weights_is_noticed_at_once(
     weights = build_weights(1)
     monkeypatch.setattr(
         "services.explorer.engine.weight_transfer.manifest.verify",
-        lambda *_: SimpleNamespace(weights_sha256=weights.weights_sha256.hex()),
+        lambda *_: SimpleNamespace(roots=weights),
     )
     with pytest.raises(EngineDied, match="process died"):
         async with asyncio.timeout(5.0):

@@ -168,7 +168,7 @@ KNOWN_TEXTS = {
     *("sha256", "chunk"),  # of an image
     *("session_id", "call_id", "secret"),  # of clients: UUIDs, and one that the buffer makes
     *("tenant", "stage", "label", "name", "taskset", "owner", "waits_for", "rows_from_run"),
-    *("manifest_sha256", "weights_sha256", "path", "address"),
+    *("manifest_sha256", "weights_sha256", "weights_blake3", "path", "address"),
     *("content_sha256", "row_sha256", "rows_sha256", "before_sha256", "lineage_sha256"),
     *("group", "source", "state", "process"),
     *("reason", "activity", "damage", "recent_loss", "dead_letter_reason", "content_removed"),

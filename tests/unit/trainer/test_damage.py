@@ -79,7 +79,7 @@ def test_whatever_is_damaged_is_written_again_beside_it(
     again = written_again(store, old, tensors())
     assert again is not None and intact(again)
     assert (again.path.name, again.copy) == ("v2-1-1", 1)
-    assert (again.weights_sha256, again.parent) == (old.weights_sha256, old.parent)
+    assert (again.weights_blake3, again.parent) == (old.weights_blake3, old.parent)
     store.discard(old)
     assert not os.path.lexists(old.path)
     assert intact(again), "what a link led to was not touched, and neither was the copy"

@@ -5,7 +5,8 @@ import json
 import threading
 import weakref
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,8 @@ import pytest
 from services.trainer.types import WeightsOnDisk
 from tests.support.model_free.model import write_model
 from trinity.errors import ManifestError
-from trinity.weights.manifest import verify
+from trinity.weights.identity import same_weights
+from trinity.weights.manifest import MANIFEST_NAME, verify
 
 if TYPE_CHECKING:  # they import torch
     import torch
@@ -97,6 +99,50 @@ def loaded(directory: Path) -> Tensors:
     return {name: found[file][name] for name, file in places.items()}
 
 
+def test_weights_of_release_0_1_are_taken_over_with_both_roots(tmp_path: Path) -> None:
+    """Up to the newest version of that release, weights are compared by its hash."""
+    import torch
+
+    from services.trainer.checkpoints.weights import ModelFiles, WeightsStore
+    from trinity.weights.tensors import RootDigest
+
+    files = ModelFiles(copy=tmp_path / "files", dtype="float32", chat_template=None)
+    files.copy_from(write_model(tmp_path / "model"))
+    store = WeightsStore(
+        root=tmp_path / "w", stage="rft", files=files, dtype=torch.float32, sha256_until=2
+    )
+    store.load_announced([], incarnation=1)
+    digest = RootDigest("sha256", "blake3")
+    for tensor in tensors_of().items():
+        digest.add_tensor(*tensor)
+    both = digest.roots()
+    written = [store.write(tensors_of(), version=version, incarnation=1) for version in (2, 3)]
+    assert [(w.weights_sha256, w.weights_blake3) for w in written] == [
+        (both.weights_sha256, both.weights_blake3),
+        (b"", both.weights_blake3),
+    ]
+    of_old = as_release_0_1(written[0], both.weights_sha256)
+    store.load_announced([of_old], incarnation=2)
+    again = store.republish(2, incarnation=2)
+    assert again is not None and same_weights(again, of_old) and same_weights(again, written[1])
+    assert verify(again.path, again.manifest_sha256).roots == both
+
+
+def as_release_0_1(weights: WeightsOnDisk, root: bytes) -> WeightsOnDisk:
+    """Writes the manifest again as that release wrote it."""
+    path = weights.path / MANIFEST_NAME
+    content = json.loads(path.read_text())
+    del content["weights_blake3"]
+    for name in content["files"]:
+        found = (weights.path / name).read_bytes()
+        content["files"][name] = {"sha256": sha256(found).hexdigest(), "size": len(found)}
+    text = json.dumps(content | {"num_ranks": 1, "weights_sha256": root.hex()}).encode()
+    path.write_bytes(text)
+    return replace(
+        weights, manifest_sha256=sha256(text).digest(), weights_sha256=root, weights_blake3=b""
+    )
+
+
 @pytest.mark.parametrize("num_ranks", [1, 2, 4])
 def test_any_number_of_ranks_writes_the_same_weights(store: "WeightsStore", num_ranks: int) -> None:
     import torch
@@ -104,7 +150,7 @@ def test_any_number_of_ranks_writes_the_same_weights(store: "WeightsStore", num_
     from services.trainer.checkpoints.weights import weights_hash
 
     weights, _ = written_by(store, num_ranks)
-    assert weights.weights_sha256 == weights_hash(tensors_of())
+    assert weights.weights_blake3 == weights_hash(tensors_of())
     verify(weights.path, weights.manifest_sha256)
     found = loaded(weights.path)
     assert found.keys() == SIZES.keys()
@@ -123,9 +169,9 @@ def test_the_disk_is_waited_for_while_files_are_hashed(
     def meeting(name: str) -> None:
         original = getattr(dealt, name)
 
-        def meet(path: Path) -> object:
+        def meet(path: Path, *hashes: str) -> object:
             together.wait()
-            return original(path)
+            return original(path, *hashes)
 
         monkeypatch.setattr(dealt, name, meet)
 
@@ -141,7 +187,7 @@ def test_weights_that_cannot_be_read_or_kept_are_no_version(
 ) -> None:
     from services.trainer.checkpoints import dealt
 
-    def fail(path: Path) -> None:
+    def fail(path: Path, *_: str) -> None:
         raise OSError(errno.EIO, "broken disk", str(path))
 
     monkeypatch.setattr(dealt, failing, fail)

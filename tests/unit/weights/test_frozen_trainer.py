@@ -87,7 +87,7 @@ def test_who_finds_it_frozen_takes_the_files(offer: WeightsSender) -> None:
         trainer.freeze()
         at = replace(offer.offer, address=trainer.address)
         with pytest.raises(TransferFailed, match="could not reach the trainer"):
-            request_transfer(at, ONE, limits=HASTY, weights_sha256=ROOT)
+            request_transfer(at, ONE, limits=HASTY, weights=ROOT)
 
 
 def test_who_has_reached_it_before_takes_the_files(
@@ -97,7 +97,7 @@ def test_who_has_reached_it_before_takes_the_files(
         monkeypatch.setattr(rendezvous, "open_store", then(trainer.freeze, rendezvous.open_store))
         at = replace(offer.offer, address=trainer.address)
         with pytest.raises(TransferFailed, match="could not hear from the trainer"):
-            request_transfer(at, ONE, limits=HASTY, weights_sha256=ROOT)
+            request_transfer(at, ONE, limits=HASTY, weights=ROOT)
 
 
 @pytest.mark.parametrize("when", ["before", "after"])

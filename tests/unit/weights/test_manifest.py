@@ -11,6 +11,7 @@ from tests.support.model_free.damage import FAULTS
 from tests.support.model_free.model import write_model
 from trinity.errors import ManifestError
 from trinity.weights import manifest
+from trinity.weights.identity import HashName
 from trinity.weights.manifest import (
     MANIFEST_NAME,
     ManifestHead,
@@ -58,7 +59,7 @@ def test_a_missing_file_is_named(sealed: tuple[Path, bytes]) -> None:
 def test_a_file_that_the_disk_does_not_give_is_named(
     sealed: tuple[Path, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def damaged(path: Path) -> None:
+    def damaged(path: Path, _: str) -> None:
         raise OSError(errno.EIO, "Input/output error", str(path))
 
     monkeypatch.setattr(manifest, "describe", damaged)
@@ -72,9 +73,9 @@ def test_files_are_hashed_side_by_side(
     """Each waits for the other: one after the other they would never end."""
     describe, together = manifest.describe, threading.Barrier(2, timeout=10)
 
-    def meet(path: Path) -> manifest.ManifestFile:
+    def meet(path: Path, name: HashName) -> manifest.ManifestFile:
         together.wait()
-        return describe(path)
+        return describe(path, name)
 
     monkeypatch.setattr(manifest, "describe", meet)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
@@ -91,11 +92,11 @@ def test_what_differs_first_in_the_manifest_is_named_whichever_is_read_first(
     (sealed[0] / "model.safetensors").write_bytes(b"9876543210")
     describe, second_read = manifest.describe, threading.Event()
 
-    def out_of_order(path: Path) -> manifest.ManifestFile:
+    def out_of_order(path: Path, name: HashName) -> manifest.ManifestFile:
         if path.name == "config.json":
             assert second_read.wait(10)
         try:
-            return describe(path)
+            return describe(path, name)
         finally:
             second_read.set()
 

@@ -11,6 +11,7 @@ import torch
 
 from trinity.errors import TransferFailed
 from trinity.weights import receiving, sending, tensors
+from trinity.weights.identity import WeightsRoots
 from trinity.weights.offer import Receivers, ReceiverSlot, TransferTimeouts, next_slot
 from trinity.weights.process_group import local_address_for
 from trinity.weights.receiving import WeightsReceiver
@@ -31,11 +32,11 @@ TENSORS = {
 }
 
 
-def root() -> bytes:
-    digest = RootDigest()
+def root() -> WeightsRoots:
+    digest = RootDigest("blake3")
     for name, tensor in TENSORS.items():
         digest.add_tensor(name, tensor)
-    return digest.digest()
+    return digest.roots()
 
 
 ROOT = root()
@@ -58,7 +59,7 @@ def seat_at(
     offer: WeightsSender, count: int = 1, limits: TransferTimeouts = LIMITS
 ) -> ReceiverSlot:
     receivers = Receivers(count=count, have_gpu=False)
-    return request_transfer(offer.offer, receivers, limits=limits, weights_sha256=ROOT)
+    return request_transfer(offer.offer, receivers, limits=limits, weights=ROOT)
 
 
 def receive(seat: ReceiverSlot, index: int = 0) -> tuple[dict[str, torch.Tensor], str]:
@@ -194,7 +195,7 @@ def test_another_group_is_not_answered(offer: WeightsSender) -> None:
             guessed,
             Receivers(count=1, have_gpu=False),
             limits=HASTY,
-            weights_sha256=ROOT,
+            weights=ROOT,
         )
 
 

@@ -446,16 +446,18 @@ class Checkpoint(_message.Message):
     def __init__(self, step: _Optional[int] = ..., incarnation: _Optional[int] = ..., path: _Optional[str] = ..., manifest_sha256: _Optional[bytes] = ..., lineage_sha256: _Optional[bytes] = ...) -> None: ...
 
 class PublishedVersion(_message.Message):
-    __slots__ = ("version", "incarnation", "weights_sha256", "lineage_sha256")
+    __slots__ = ("version", "incarnation", "weights_sha256", "lineage_sha256", "weights_blake3")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     WEIGHTS_SHA256_FIELD_NUMBER: _ClassVar[int]
     LINEAGE_SHA256_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTS_BLAKE3_FIELD_NUMBER: _ClassVar[int]
     version: int
     incarnation: int
     weights_sha256: bytes
     lineage_sha256: bytes
-    def __init__(self, version: _Optional[int] = ..., incarnation: _Optional[int] = ..., weights_sha256: _Optional[bytes] = ..., lineage_sha256: _Optional[bytes] = ...) -> None: ...
+    weights_blake3: bytes
+    def __init__(self, version: _Optional[int] = ..., incarnation: _Optional[int] = ..., weights_sha256: _Optional[bytes] = ..., lineage_sha256: _Optional[bytes] = ..., weights_blake3: _Optional[bytes] = ...) -> None: ...
 
 class RecordVersionRequest(_message.Message):
     __slots__ = ("key", "version")

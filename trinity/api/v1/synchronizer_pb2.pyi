@@ -131,7 +131,7 @@ class DeviceWish(_message.Message):
     def __init__(self, role: _Optional[_Union[Role, str]] = ..., reason: _Optional[str] = ..., waited_seconds: _Optional[float] = ...) -> None: ...
 
 class Version(_message.Message):
-    __slots__ = ("stage", "version", "incarnation", "kind", "base_version", "path", "manifest_sha256", "weights_sha256", "parent_version", "offer", "copy", "damage")
+    __slots__ = ("stage", "version", "incarnation", "kind", "base_version", "path", "manifest_sha256", "weights_sha256", "parent_version", "offer", "copy", "damage", "weights_blake3")
     class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         KIND_UNSPECIFIED: _ClassVar[Version.Kind]
@@ -154,6 +154,7 @@ class Version(_message.Message):
     OFFER_FIELD_NUMBER: _ClassVar[int]
     COPY_FIELD_NUMBER: _ClassVar[int]
     DAMAGE_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTS_BLAKE3_FIELD_NUMBER: _ClassVar[int]
     stage: str
     version: int
     incarnation: int
@@ -166,7 +167,8 @@ class Version(_message.Message):
     offer: TransferOffer
     copy: int
     damage: str
-    def __init__(self, stage: _Optional[str] = ..., version: _Optional[int] = ..., incarnation: _Optional[int] = ..., kind: _Optional[_Union[Version.Kind, str]] = ..., base_version: _Optional[int] = ..., path: _Optional[str] = ..., manifest_sha256: _Optional[bytes] = ..., weights_sha256: _Optional[bytes] = ..., parent_version: _Optional[int] = ..., offer: _Optional[_Union[TransferOffer, _Mapping]] = ..., copy: _Optional[int] = ..., damage: _Optional[str] = ...) -> None: ...
+    weights_blake3: bytes
+    def __init__(self, stage: _Optional[str] = ..., version: _Optional[int] = ..., incarnation: _Optional[int] = ..., kind: _Optional[_Union[Version.Kind, str]] = ..., base_version: _Optional[int] = ..., path: _Optional[str] = ..., manifest_sha256: _Optional[bytes] = ..., weights_sha256: _Optional[bytes] = ..., parent_version: _Optional[int] = ..., offer: _Optional[_Union[TransferOffer, _Mapping]] = ..., copy: _Optional[int] = ..., damage: _Optional[str] = ..., weights_blake3: _Optional[bytes] = ...) -> None: ...
 
 class TransferOffer(_message.Message):
     __slots__ = ("address", "group")
