@@ -250,7 +250,14 @@ class RolloutStageFactory:
             ),
             compares="" if advantage in COMPARES_NO_RUNS else advantage,
             is_ready=lambda: gate.loaded is not None,
-            **server_parts(plan, job.label, policy, lender(gate, generator, published), access),
+            **server_parts(
+                plan,
+                job.label,
+                policy,
+                lender(gate, generator, published),
+                access,
+                MediaStore(self._buffer, job.key.tenant),
+            ),
         )
         async with server.open(self._settings.drain_seconds):
             self._heartbeats.set_activity(f"{EXPLORING}, clients at {server.address}")

@@ -7,8 +7,10 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 
+from services.explorer.engine.images import ChatImages
 from services.explorer.engine.interface import Engine
 from services.explorer.engine.weight_transfer import WeightLoader
+from services.explorer.media import MediaStore
 from services.explorer.openai_api.errors import InvalidApiRequest
 from services.explorer.openai_api.handler import ApiCall
 from services.explorer.rollout.workflow_factory import SEED_BITS
@@ -143,10 +145,14 @@ class ModelBorrower:
         lend: LendEngine,
         tokenizer: ChatTokenizer,
         names: tuple[str, ...],
+        media: MediaStore | None = None,
     ) -> None:
+        """`media` keeps the images of requests, if the model reads any."""
         self._lend = lend
         self._tokenizer = tokenizer
         self._names = names
+        self._images = None if media is None else ChatImages.of(tokenizer, media)
+        self._media = media if self._images is not None else None
         self._seconds = plan.config.explorer.max_timeout
         self._sampling = _default_sampling(plan)
         self._limits = ModelLimits(
@@ -164,14 +170,17 @@ class ModelBorrower:
         """
         self._check_name(call.model)
         async with asyncio.timeout(self._seconds), self._lend() as (engine, weights):
-            yield ModelWrapper(
+            model = ModelWrapper(
                 generator=engine,
                 tokenizer=self._tokenizer,
                 limits=self._limits,
                 sampling=self._sampling,
                 weights=(weights.version, weights.incarnation),
                 seed_of_call=_seeds(call.seed),
+                images=self._images,
             )
+            model.media = self._media
+            yield model
 
     def _check_name(self, model: str) -> None:
         if model and model not in self._names:

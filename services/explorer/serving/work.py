@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TypedDict
 
 from services.explorer.engines import LoadedModel, LoadedStageModels
+from services.explorer.media import MediaStore, UnstoredMedia
 from services.explorer.openai_api.chat import ResponseWriter
 from services.explorer.openai_api.handler import ApiHandler
 from services.explorer.openai_api.images import RequestImages
@@ -242,7 +243,9 @@ def build_serving_runner(
         pool=pool,
         server=ModelServer(
             is_ready=lambda: pool.num_open > 0,
-            **server_parts(plan, label, models.policy, pool.lend, access),
+            **server_parts(
+                plan, label, models.policy, pool.lend, access, MediaStore(UnstoredMedia(), tenant)
+            ),
         ),
         access=access,
         heartbeats=heartbeats,
@@ -289,9 +292,14 @@ class ServerParts(TypedDict):
 
 
 def server_parts(
-    plan: StagePlan, label: str, model: LoadedModel, lend: LendEngine, access: ServingAccessPolicy
+    plan: StagePlan,
+    label: str,
+    model: LoadedModel,
+    lend: LendEngine,
+    access: ServingAccessPolicy,
+    media: MediaStore,
 ) -> ServerParts:
-    """Builds the parts of a server of a stage's model."""
+    """Builds the parts of a server of a stage's model; `media` keeps the images of requests."""
     paths = (plan.config.model.model_path, plan.model_path)
     names = tuple(dict.fromkeys(name for name in (*paths, label) if name))
     writer = ResponseWriter(
@@ -303,7 +311,9 @@ def server_parts(
     return ServerParts(
         access=access,
         port=plan.config.explorer.proxy_port,
-        borrower=ModelBorrower(plan=plan, lend=lend, tokenizer=model.tokenizer, names=names),
+        borrower=ModelBorrower(
+            plan=plan, lend=lend, tokenizer=model.tokenizer, names=names, media=media
+        ),
         handler=ApiHandler(
             writer=writer,
             schemas=model.schemas,

@@ -1,12 +1,16 @@
 """Prompts with images in vLLM: the same tokens and pixels as in training, for each family."""
 
+import base64
 import io
 import json
 from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import anthropic
 import numpy as np
+import openai
 import pytest
 import pytest_asyncio
 import torch
@@ -15,20 +19,31 @@ from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from services.explorer.engine.images import ChatImages, request_of
 from services.explorer.engine.interface import EngineOptions
-from services.explorer.engine.tokenizer import HuggingFaceTokenizer, load_tokenizer
+from services.explorer.engine.tokenizer import HuggingFaceTokenizer, PromptCache, load_tokenizer
 from services.explorer.engine.vllm import VllmEngine, start_vllm
+from services.explorer.engines import LoadedModel
+from services.explorer.media import MediaStore, UnstoredMedia
+from services.explorer.serving.access import ServingAccessPolicy
+from services.explorer.serving.pool import ServingPool
+from services.explorer.serving.server import ModelServer
+from services.explorer.serving.work import server_parts
+from services.explorer.types import model_weights
+from tests.support.images import BAD, data_url
 from tests.support.vision_models import make_vision_model
+from tests.unit.explorer.builders import build_plan
 from trinity.config.schema.explorer import EngineConfig
 from trinity.data.conversations import FAMILIES
 from trinity.data.images import decode, image_of, images_of, part_of
 from trinity.data.vision import VisionProcessor
 from trinity.errors import UserError
+from trinity.runtime.security.credentials import PLAINTEXT
 from trinity.types import Experience, FloatArray, JsonObject, SamplingParams
 from trinity.workflows.generation import ImagePrompt, ModelLimits
 from trinity.workflows.model import ModelWrapper
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 SIZES = ((60, 90), (112, 56))
+KEY = "a key"
 
 
 class Store:
@@ -198,3 +213,75 @@ async def test_places_and_images_must_match(served: Served) -> None:
     image_token = served.tokenizer.vision.tokens.image_token if served.tokenizer.vision else -1
     with pytest.raises(UserError, match="has those of images, and no images"):
         await model.generate_async([[5, image_token, 7]])
+
+
+@asynccontextmanager
+async def served_clients(
+    served: Served, folder: Path
+) -> AsyncIterator[tuple[openai.AsyncOpenAI, anthropic.AsyncAnthropic]]:
+    """Official clients of the model as mode serve offers it."""
+    model = {"max_model_len": 256, "max_prompt_tokens": 200, "max_response_tokens": 32}
+    [plan] = build_plan(folder, model=model, explorer={"proxy_port": 1}).stages
+    pool = ServingPool([served.engine], loaded=model_weights("/model"), min_open=1)
+    access = ServingAccessPolicy(host="127.0.0.1", security=PLAINTEXT, key=KEY, tenant="default")
+    loaded = LoadedModel(
+        engine=served.engine, replicas=(served.engine,), tokenizer=served.tokenizer
+    )
+    media = MediaStore(UnstoredMedia(), "default")
+    parts = server_parts(plan, "m", loaded, pool.lend, access, media)
+    server = ModelServer(is_ready=lambda: True, **parts)
+    async with (
+        server.open(1.0),
+        openai.AsyncOpenAI(base_url=server.address, api_key=KEY, max_retries=0) as chats,
+        anthropic.AsyncAnthropic(
+            base_url=server.address.removesuffix("/v1"), api_key=KEY, max_retries=0
+        ) as messages,
+    ):
+        yield chats, messages
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_served_model_sees_images_in_every_dialect_and_counts_them(
+    served: Served, tmp_path: Path
+) -> None:
+    part = served.store.add(SIZES[0], 30)
+    content = served.store.contents[bytes.fromhex(str(part["sha256"]))]
+    url, question = data_url(content), "how many? "
+    of_run = await served.model().chat_async(chat(part))
+    length = of_run[0].sequence.prompt_length
+    served.tokenizer.image_tokens.clear()
+    served.tokenizer.prompt_cache = PromptCache(1 << 20)
+    async with served_clients(served, tmp_path) as (chats, messages):
+        seen: Any = {"type": "image_url", "image_url": {"url": url}}
+        asked: Any = [{"role": "user", "content": [seen, {"type": "text", "text": question}]}]
+        source = {"type": "base64", "media_type": "image/png", "data": url.partition(",")[2]}
+        blocks: Any = [{"type": "image", "source": source}, {"type": "text", "text": question}]
+        said: Any = [{"role": "user", "content": blocks}]
+        counted = await messages.messages.count_tokens(model="m", messages=said)
+        told = await messages.messages.create(model="m", messages=said, max_tokens=3)
+        answer = await chats.chat.completions.create(model="m", messages=asked, max_tokens=3)
+        items: Any = [
+            {"type": "input_image", "image_url": url, "detail": "auto"},
+            {"type": "input_text", "text": question},
+        ]
+        response = await chats.responses.create(
+            model="m", input=[{"role": "user", "content": items}], max_output_tokens=16
+        )
+        assert answer.usage is not None and response.usage is not None
+        counts = [told.usage.input_tokens, answer.usage.prompt_tokens, response.usage.input_tokens]
+        assert [counted.input_tokens, *counts] == [length] * 4, "the engine had the same tokens"
+        further = await chats.responses.create(
+            model="m", input="And now? ", previous_response_id=response.id, max_output_tokens=16
+        )
+        assert further.usage is not None and further.usage.input_tokens > length
+        without = await messages.messages.count_tokens(
+            model="m", messages=[{"role": "user", "content": question}]
+        )
+        processor = VisionProcessor.of_model(served.directory)
+        assert processor is not None
+        frame = 2  # tokens that mark where an image begins and ends
+        assert length == without.input_tokens + processor.num_tokens(decode(content)) + frame
+        broken = {**source, "data": base64.b64encode(BAD["cut"][0]).decode()}
+        bad: Any = [{"role": "user", "content": [{"type": "image", "source": broken}]}]
+        with pytest.raises(anthropic.BadRequestError, match="broken or cut off"):
+            await messages.messages.count_tokens(model="m", messages=bad)
