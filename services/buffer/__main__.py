@@ -36,7 +36,7 @@ from services.buffer.store.database import CHANNEL, BufferDatabase
 from services.buffer.store.quotas import BufferQuotas
 from services.buffer.tasksets.background_jobs import BackgroundJobs
 from services.buffer.tasksets.library import FeatureLibrary, TasksetLibrary
-from services.buffer.tasksets.task_pipeline import PipelineLimits
+from services.buffer.tasksets.task_pipeline import PipelineLimits, SubmittedImages
 from services.buffer.tenants import TenantPolicy
 from services.buffer.workers.functions import FunctionRunner
 from trinity.api.v1 import buffer_pb2, query_pb2, taskset_pb2
@@ -188,6 +188,7 @@ class Components:
         )
         self.features = FeatureLibrary(database=self.database, jobs=self.jobs)
         self.quotas = BufferQuotas.from_settings(settings)
+        self.images = SubmittedImages()
 
     def loops(self) -> dict[LoopKind, dict[str, Callable[[], Awaitable[None]]]]:
         """Returns the loops of the process by name; each runs until it is cancelled."""
@@ -222,6 +223,7 @@ class Components:
             uploads=UploadMemoryBudget(of_tenants=self.quotas.upload_memory),
             quotas=self.quotas,
             sinks=self.sink,
+            images=self.images,
         )
         queries = QueryServicer(database=self.database)
         tasksets = TasksetServicer(self.database)
@@ -300,6 +302,7 @@ async def _released(parts: Components) -> AsyncIterator[None]:
         async with parts.functions, parts.priorities:
             yield
     finally:
+        await parts.images.kill()
         await parts.engine.dispose()
         await parts.probed.dispose()
 

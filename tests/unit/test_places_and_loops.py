@@ -251,7 +251,7 @@ LOOPS: dict[str, dict[str, str]] = {
         "services/buffer/store/media.py": "delete_unused_media",
         "services/buffer/store/segments.py": "segments_batched",
         "services/buffer/tasksets/background_jobs.py": "BackgroundJobs.get_or_start",
-        "services/buffer/tasksets/task_pipeline.py": "_copy _store read_rows",
+        "services/buffer/tasksets/task_pipeline.py": "_copy _store _taken read_rows",
         "services/buffer/workers/functions.py": "FunctionRunner._answer",
         "services/explorer/debug/client.py": "EngineConnection.__init__",
         "services/explorer/debug/engine.py": "serve_models.connected",

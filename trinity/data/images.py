@@ -38,6 +38,9 @@ MAX_ASPECT = 200
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
 """Others may start programs, as EPS does, or fetch what they refer to."""
 LINKS = ("http://", "https://")
+REFERRING = ("path", "image", "image_url", "url")
+"""Keys under which an object refers to an image."""
+DATA_URL = "data:image/"
 _DATA = re.compile(r"data:[^,]{0,200},", re.IGNORECASE)
 _SHOWN = 40
 
@@ -192,7 +195,7 @@ def content_of(value: object, read_file: Callable[[str], bytes]) -> bytes:
         case {"image_url": {"url": str(text)}}:
             return _content_of_text(text, read_file)
     if isinstance(value, Mapping):
-        for key in ("path", "image", "image_url", "url"):
+        for key in REFERRING:
             if value.get(key) is not None:
                 return content_of(value[key], read_file)
     if callable(getattr(value, "save", None)):  # a PIL image, which has no name without Pillow
@@ -283,12 +286,13 @@ class RowImages:
 
     def __init__(
         self,
-        column: str,
+        column: str | None,
         read_file: ReadFile,
         keep: Callable[[EncodedImage], None] = lambda _: None,
     ) -> None:
         """`column` holds images; parts of messages are found in all columns.
 
+        Without a `column`, only data URLs are taken: those of parts, and columns of nothing else.
         `keep` gets each image once.
         """
         self._column = column
@@ -308,17 +312,29 @@ class RowImages:
         made: dict[str, object] = {}
         for name, value in row.items():
             try:
-                is_own = name == self._column
-                made[name] = self._of_column(value) if is_own else self._replaced(value)
+                made[name] = (self._of_column if self._is_own(name, value) else self._replaced)(
+                    value
+                )
             except UserError as error:
                 raise UserError(f"{where}, column {name!r}: {error}") from error
         return made
 
+    def _is_own(self, name: str, value: object) -> bool:
+        if self._column is not None:
+            return name == self._column
+        return bool(value) and all(map(_has_data_url, _listed(value)))
+
+    def _is_given(self, part: Mapping[str, object]) -> bool:
+        """Returns true for a part with an image of its own, to be taken out or refused."""
+        if self._column is None:
+            return "sha256" in part or _has_data_url(part)
+        keys = (*PART_KINDS, "sha256", "bytes", "path", "url")
+        return any(part.get(key) is not None for key in keys)
+
     def _of_column(self, value: object) -> JsonValue:
         if value is None or value == "":
             return []
-        listed = value if isinstance(value, list | tuple) else [value]
-        return [self._part(own, f"image {place}") for place, own in enumerate(listed)]
+        return [self._part(own, f"image {place}") for place, own in enumerate(_listed(value))]
 
     def _replaced(self, value: object) -> object:
         if isinstance(value, str):
@@ -327,9 +343,7 @@ class RowImages:
             return [self._replaced(own) for own in value]
         if not isinstance(value, Mapping):
             return value
-        if is_image_part(value) and any(
-            value.get(key) is not None for key in (*PART_KINDS, "sha256", "bytes", "path", "url")
-        ):
+        if is_image_part(value) and self._is_given(value):
             return self._part(value, "an image of a message")
         return {key: self._replaced(own) for key, own in value.items()}
 
@@ -358,3 +372,13 @@ class RowImages:
 
     def _read(self, path: str) -> bytes:
         return self._read_file(self.folder / path)
+
+
+def _listed(value: object) -> Sequence[object]:
+    return value if isinstance(value, list | tuple) else [value]
+
+
+def _has_data_url(value: object) -> bool:
+    if isinstance(value, Mapping):
+        return any(_has_data_url(value.get(key)) for key in REFERRING)
+    return isinstance(value, str) and value[: len(DATA_URL)].lower() == DATA_URL

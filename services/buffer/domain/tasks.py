@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import NoReturn, Self
 
@@ -64,13 +64,24 @@ class RefusedRow:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class RowChunk:
+    """Accepted rows of one request that are stored together."""
+
+    first: int
+    """Number of accepted rows before them."""
+    bodies: Sequence[str]
+    media: Collection[bytes]
+    """Hashes of their images."""
+
+
 @dataclass(slots=True)
 class RowBuffer:
     """The rows of one request; refused rows leave no gap in the numbers of accepted ones.
 
     row_buffer.add_row('{"prompt": "1+1="}')
     if row_buffer.is_chunk:
-        first, bodies = row_buffer.take_chunk()
+        chunk = row_buffer.take_chunk()
     """
 
     num_seen: int = 0
@@ -78,6 +89,9 @@ class RowBuffer:
     num_refused: int = 0
     refused: list[RefusedRow] = field(default_factory=list)
     """The first `MAX_LISTED_REFUSALS` refused rows."""
+    stored_media: set[bytes] = field(default_factory=set)
+    """Hashes of the images that this request has stored."""
+    _media: set[bytes] = field(default_factory=set)
     _waiting: list[str] = field(default_factory=list)
     _waiting_length: int = 0
 
@@ -86,23 +100,24 @@ class RowBuffer:
         """True if enough rows wait to be stored as a chunk."""
         return len(self._waiting) >= CHUNK_ROWS or self._waiting_length >= CHUNK_LENGTH
 
-    def add_row(self, row_json: str) -> None:
-        """Accepts a row, or records why it is refused."""
-        if reason := row_error(row_json):
+    def add_row(self, row_json: str, reason: str = "", media: Collection[bytes] = ()) -> None:
+        """Accepts a row with its images, or records why it is refused."""
+        if reason := reason or row_error(row_json):
             self.num_refused += 1
             if len(self.refused) < MAX_LISTED_REFUSALS:
                 self.refused.append(RefusedRow(index=self.num_seen, reason=reason))
         else:
             self._waiting.append(row_json)
             self._waiting_length += len(row_json)
+            self._media.update(media)
         self.num_seen += 1
 
-    def take_chunk(self) -> tuple[int, list[str]]:
-        """Removes and returns the waiting rows, with the number of rows taken before them."""
-        first, bodies = self.num_taken, self._waiting
-        self.num_taken += len(bodies)
-        self._waiting, self._waiting_length = [], 0
-        return first, bodies
+    def take_chunk(self) -> RowChunk:
+        """Removes and returns the waiting rows."""
+        chunk = RowChunk(self.num_taken, self._waiting, self._media)
+        self.num_taken += len(chunk.bodies)
+        self._waiting, self._waiting_length, self._media = [], 0, set()
+        return chunk
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,8 +7,9 @@ are added. Two clients that send the same upload concurrently store each row onc
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from services.buffer.domain.tasks import RefusedRow
+from services.buffer.domain.tasks import RefusedRow, RowChunk
 from services.buffer.store.database import notify, tasksets_topic, work_topic
+from services.buffer.store.media import release_media, taskset_user, use_stored_media
 from services.buffer.store.quotas import BufferQuotas
 from services.buffer.store.stages import stages_using
 from services.buffer.store.tasksets import (
@@ -77,26 +78,25 @@ async def begin_upload(
 async def _start_over(connection: Connection, key: UploadKey, found: Taskset) -> None:
     await delete_uploads(connection, key.tenant, found.taskset_id)
     await delete_tasks(connection, key.tenant, found.taskset_id)
+    await release_media(connection, taskset_user(found.taskset_id))
     await update_taskset(connection, key.tenant, found.taskset_id, num_rows=0, num_bytes=0)
 
 
 async def store_rows(
-    connection: Connection,
-    key: UploadKey,
-    first: int,
-    bodies: Sequence[str],
-    quotas: BufferQuotas,
+    connection: Connection, key: UploadKey, chunk: RowChunk, quotas: BufferQuotas
 ) -> None:
-    """Stores rows of an upload; `first` is the number of accepted rows before them.
+    """Stores rows of an upload, with the use of their images.
 
     Raises: PreconditionFailed when the taskset was taken over, deleted or closed meanwhile;
     QuotaExceeded when the tenant has no room for the new rows.
     """
     found, upload = await _lock_upload(connection, key)
-    new = bodies[max(0, upload.num_stored - first) :]
+    new = chunk.bodies[max(0, upload.num_stored - chunk.first) :]
     if upload.is_complete:
         return
     await grow_upload(connection, key.tenant, key.request_id, len(new))
+    user = taskset_user(found.taskset_id)
+    await use_stored_media(connection, key.tenant, user, chunk.media)
     if not new:
         return
     if found.is_complete:

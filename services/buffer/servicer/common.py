@@ -17,8 +17,10 @@ from services.buffer.servicer.convert import (
 )
 from services.buffer.sink.writer import ExperienceSinkWriter
 from services.buffer.store.database import BufferDatabase
+from services.buffer.store.media import store_media
 from services.buffer.store.quotas import BufferQuotas
 from services.buffer.tasksets.library import FeatureLibrary, TasksetLibrary
+from services.buffer.tasksets.task_pipeline import SubmittedImages
 from services.buffer.workers.functions import FunctionRunner
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.errors import InvalidRequest, TooLarge, Unavailable
@@ -26,6 +28,7 @@ from trinity.runtime.notifications import Listener, Subscription
 from trinity.runtime.rpc.answers import ANSWER_BYTES
 from trinity.runtime.rpc.limits import CHUNK_BYTES
 from trinity.runtime.rpc.quotas import QuotaUse
+from trinity.types import BlobRef
 
 ValueT = TypeVar("ValueT")
 KEEP_LOOKING_SECONDS = 30.0
@@ -201,3 +204,13 @@ class BufferServicerBase:
     uploads: UploadMemoryBudget
     quotas: BufferQuotas
     sinks: ExperienceSinkWriter
+    images: SubmittedImages
+
+    async def store_image(self, tenant: str, ref: BlobRef, content: bytes) -> None:
+        """Stores an image that a tenant sent.
+
+        Raises: QuotaExceeded.
+        """
+        async with self.database.transaction() as connection:
+            await self.quotas.check_media(connection, tenant, ref.sha256, ref.size)
+            await store_media(connection, tenant, ref, content)

@@ -15,7 +15,7 @@ from services.buffer.operations.leasing import (
     LeasingEnded,
     lease,
 )
-from services.buffer.servicer.common import BlobUpload, BufferServicerBase, Context, Look, by_size
+from services.buffer.servicer.common import BufferServicerBase, Context, Look, by_size
 from services.buffer.servicer.convert import (
     MAX_LISTED,
     check_max_items,
@@ -30,7 +30,7 @@ from services.buffer.servicer.convert import (
 )
 from services.buffer.store.assignments import LeaseGrant, release_leases, renew_leases
 from services.buffer.store.database import notify, producer_topic, work_topic
-from services.buffer.store.media import read_media, store_media
+from services.buffer.store.media import read_media
 from services.buffer.store.reports import (
     CommitReport,
     load_reports,
@@ -175,7 +175,13 @@ class CommitRpcs(BufferServicerBase):
                 raise InvalidRequest("the content does not have this SHA-256")
             body = bytes(upload.body)
             if upload.media_type:
-                await self._store_media(upload, body)
+                ref = BlobRef(
+                    name=IMAGE,
+                    sha256=upload.sha256,
+                    size=len(body),
+                    media_type=upload.media_type,
+                )
+                await self.store_image(upload.tenant, ref, body)
                 return pb.UploadBlobResponse(size=len(body))
             try:
                 check_field_count(body)
@@ -185,14 +191,6 @@ class CommitRpcs(BufferServicerBase):
                 await self.quotas.check_blob(connection, upload.tenant, upload.sha256, len(body))
                 await store_blob(connection, upload.tenant, upload.sha256, body)
         return pb.UploadBlobResponse(size=len(body))
-
-    async def _store_media(self, upload: BlobUpload, body: bytes) -> None:
-        ref = BlobRef(
-            name=IMAGE, sha256=upload.sha256, size=len(body), media_type=upload.media_type
-        )
-        async with self.database.transaction() as connection:
-            await self.quotas.check_media(connection, upload.tenant, ref.sha256, ref.size)
-            await store_media(connection, upload.tenant, ref, body)
 
     async def ReadMedia(
         self, request: pb.ReadMediaRequest, _: Context

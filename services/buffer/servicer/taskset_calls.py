@@ -81,7 +81,7 @@ class TasksetRpcs(BufferServicerBase):
             if request.WhichOneof("part") == "end":
                 return await self._store(key, received)
             for row in _rows_of(request):
-                received.add_row(row)
+                await self._add(key.tenant, row, received)
                 if received.is_chunk:
                     await self._store(key, received)
                 elif received.num_seen % ROWS_AT_ONCE == 0:
@@ -91,10 +91,18 @@ class TasksetRpcs(BufferServicerBase):
             "again with the same request_id"
         )
 
+    async def _add(self, tenant: str, row: str, received: RowBuffer) -> None:
+        taken = await self.images.taken(row)
+        for ref, content in taken.images:
+            if ref.sha256 not in received.stored_media:
+                await self.store_image(tenant, ref, content)
+                received.stored_media.add(ref.sha256)
+        received.add_row(taken.body, taken.reason, [ref.sha256 for ref, _ in taken.images])
+
     async def _store(self, key: UploadKey, received: RowBuffer) -> None:
-        first, bodies = received.take_chunk()
+        chunk = received.take_chunk()
         async with self.database.transaction() as connection:
-            await store_rows(connection, key, first, bodies, self.quotas)
+            await store_rows(connection, key, chunk, self.quotas)
 
 
 async def _key_of(requests: AsyncIterator[pb.SubmitTasksetRequest]) -> UploadKey:

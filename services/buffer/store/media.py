@@ -15,7 +15,7 @@ from sqlalchemy.dialects.postgresql import ARRAY, insert
 from services.buffer.store.database import BufferDatabase, insert_rows
 from services.buffer.store.media_schema import media, media_use
 from services.buffer.store.schema import NOW
-from trinity.errors import PreconditionFailed
+from trinity.errors import PreconditionFailed, Unavailable
 from trinity.runtime.rpc.limits import CHUNK_BYTES
 from trinity.runtime.sql import Connection
 from trinity.types import BlobRef
@@ -80,6 +80,24 @@ async def use_media(
     """Records the use of images that are held."""
     rows = [{"tenant": tenant, "sha256": sha256, "used_by": used_by} for sha256 in sorted(hashes)]
     await insert_rows(connection, media_use, rows, ignore_existing=True)
+
+
+async def use_stored_media(
+    connection: Connection, tenant: str, used_by: str, hashes: Collection[bytes]
+) -> None:
+    """Records the use of images that were stored before.
+
+    Raises: Unavailable when one of them was deleted meanwhile.
+    """
+    if set(hashes) - await hold_media(connection, tenant, hashes):
+        raise Unavailable("images of the rows were deleted while they were read: try again")
+    await use_media(connection, tenant, used_by, hashes)
+
+
+async def media_used_by(connection: Connection, tenant: str, used_by: str) -> set[bytes]:
+    """Returns the images that a taskset or segment uses."""
+    own = sa.and_(media_use.c.tenant == tenant, media_use.c.used_by == used_by)
+    return set(map(bytes, await connection.fetch_column(sa.select(media_use.c.sha256).where(own))))
 
 
 async def release_media(connection: Connection, used_by: str) -> None:

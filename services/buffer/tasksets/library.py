@@ -11,7 +11,12 @@ from typing import Literal
 
 from services.buffer.domain.tasks import NeededTaskset
 from services.buffer.store.database import BufferDatabase, notify, tasksets_topic
-from services.buffer.store.media import hold_media, store_media, taskset_user, use_media
+from services.buffer.store.media import (
+    media_used_by,
+    store_media,
+    taskset_user,
+    use_stored_media,
+)
 from services.buffer.store.selection import known_features, read_features, store_features
 from services.buffer.store.stages import StageTaskset
 from services.buffer.store.tasksets import (
@@ -41,7 +46,7 @@ from trinity.config.data_files import find_data_files
 from trinity.config.model_code_policy import check_hub_code
 from trinity.config.plan.task_storage import HUB_NAME, without_password
 from trinity.config.training_rows import RowCheck, SkippedRows
-from trinity.errors import PreconditionFailed, Unavailable, UserError
+from trinity.errors import PreconditionFailed, UserError
 from trinity.operators.tasks.task_pipeline import ResolvedTaskPipeline
 from trinity.types import BlobRef
 from trinity.user_code.hubs.place import HubPlace, hub_python
@@ -214,7 +219,13 @@ def source_of_submitted(
         f"taskset {taskset.taskset_id}|", [], needed.pipeline, experiment_id
     )
     place = f"submitted as {needed.name}"
-    return DatasetSource(content, place, lambda: _stored(database, tenant, taskset.taskset_id))
+    media: set[bytes] = set()
+    return DatasetSource(
+        content,
+        place,
+        lambda: _stored(database, tenant, taskset.taskset_id, media),
+        media=media,
+    )
 
 
 def _pipeline_identity(
@@ -241,8 +252,12 @@ async def _read(
                 yield lines
 
 
-async def _stored(database: BufferDatabase, tenant: str, taskset_id: str) -> AsyncGenerator[bytes]:
+async def _stored(
+    database: BufferDatabase, tenant: str, taskset_id: str, media: set[bytes]
+) -> AsyncGenerator[bytes]:
     """Yields stored rows, not in one transaction, because the consumer may be slow."""
+    async with database.autocommit() as connection:
+        media |= await media_used_by(connection, tenant, taskset_user(taskset_id))
     first = 0
     while rows := await _some_stored(database, tenant, taskset_id, first):
         # JSON from a client may contain line ends between its tokens.
@@ -415,9 +430,7 @@ class TasksetLibrary:
                 if dataset.skipped:
                     counts = skipped_counts(num_rows, dataset.skipped)
                     await insert_pipeline(connection, tenant, claimed, counts)
-            if dataset.media - await hold_media(connection, tenant, dataset.media):
-                raise Unavailable("images of the taskset were deleted while it was read: ask again")
-            await use_media(connection, tenant, taskset_user(claimed), dataset.media)
+            await use_stored_media(connection, tenant, taskset_user(claimed), dataset.media)
             await notify(connection, tasksets_topic(tenant))
 
     def _isolation(self, tenant: str, pipeline: ResolvedTaskPipeline) -> WorkerIsolation:

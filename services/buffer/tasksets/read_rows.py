@@ -3,13 +3,16 @@
     python -m services.buffer.tasksets.read_rows
 
 The buffer itself never loads the parquet library. This module starts for every stage that opens, so
-it imports only the libraries that a source needs. The one request has the `source`, a `RowSource`
-as text. The answers:
+it imports only the libraries that a source needs. One request has the `source`, a `RowSource` as
+text. The answers:
 
 - `num_bytes` of rows that follow, as JSON lines
 - `media` of `num_bytes` that follow: an image of the rows after it
 - `unread`: a sentence about files that were left out
 - `skipped`, the last answer: rows that were left out; in its place an `error` in one sentence
+
+Or each request has a `row` that a client submitted. The last answer is `num_bytes` of the row with
+hashes for its images, or `refused`, the reason.
 """
 
 import json
@@ -43,10 +46,27 @@ Write = Callable[..., None]
 
 
 def main() -> None:
-    """Answers the one request."""
+    """Answers the one request for a source, or all those for submitted rows."""
     channel = RequestChannel()
-    request = next(channel.requests())
-    read_rows(RowSource.from_json(request["source"]), channel.write)
+    for request in channel.requests():
+        if "source" in request:
+            return read_rows(RowSource.from_json(request["source"]), channel.write)
+        take_images(request["row"], channel.write)
+
+
+def take_images(text: str, write: Write) -> None:
+    """Writes a submitted row without its images; one that is no JSON as it is."""
+    images = _row_images(None, _refuse_path, write)
+    try:
+        row = json.loads(text)
+        taken = images.taken(row, "")
+        body = (text if taken == row else row_to_json(taken, "")).encode()
+    except UserError as error:
+        write({"refused": str(error).removeprefix(", ")})
+    except (ValueError, RecursionError):
+        write({"num_bytes": len(text.encode())}, text.encode())
+    else:
+        write({"num_bytes": len(body)}, body)
 
 
 def read_rows(source: RowSource, write: Write) -> None:
@@ -132,7 +152,7 @@ def _images(source: RowSource, write: Write) -> "RowImages | None":
     """Returns what takes images out of rows and writes each of them once."""
     if source.image_key is None:
         return None
-    from trinity.data.images import MAX_IMAGE_BYTES, EncodedImage, RowImages  # for such rows only
+    from trinity.data.images import MAX_IMAGE_BYTES  # for such rows only
 
     tree = AllowedFiles(source.roots)
 
@@ -140,11 +160,23 @@ def _images(source: RowSource, write: Write) -> "RowImages | None":
         with tree.open(path) as stream:
             return stream.read(MAX_IMAGE_BYTES + 1)
 
+    return _row_images(source.image_key, read_file, write)
+
+
+def _row_images(
+    column: str | None, read_file: Callable[[Path], bytes], write: Write
+) -> "RowImages":
+    from trinity.data.images import EncodedImage, RowImages
+
     def keep(image: EncodedImage) -> None:
         ref = {"sha256": image.ref.sha256.hex(), "media_type": image.ref.media_type}
         write({"media": ref, "num_bytes": image.ref.size}, image.content)
 
-    return RowImages(source.image_key, read_file, keep)
+    return RowImages(column, read_file, keep)
+
+
+def _refuse_path(path: Path) -> bytes:
+    raise UserError(f"{str(path)!r} is a path: give a data URL")
 
 
 def _rows(

@@ -5,7 +5,7 @@ import contextlib
 import logging
 import os
 import tempfile
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from types import TracebackType
@@ -49,6 +49,10 @@ MAX_ROWS_BYTES = 1024**3
 WORD_BYTES = 8
 PART_BYTES = 512 * 1024
 """Bytes of source row numbers that are collected before they are stored."""
+IMAGE_SIGNS = ("data:image", "sha256")
+"""A submitted row without one of them has no images."""
+ROW_SECONDS = 60.0
+"""Time limit for the images of one submitted row."""
 MAX_TRIES = 3
 """Tries of a process that is killed from outside; errors of an operator are not retried."""
 
@@ -70,12 +74,9 @@ async def read_rows(
         worker.ask({"source": source.to_json()})
         while True:
             match await worker.read():
-                case {"media": {"sha256": sha256, "media_type": kind}, "num_bytes": num_bytes}:
-                    ref = BlobRef(
-                        name=IMAGE, sha256=bytes.fromhex(sha256), size=num_bytes, media_type=kind
-                    )
+                case {"media": dict(ref), "num_bytes": num_bytes}:
                     assert keep is not None, "rows without images"
-                    await keep(ref, await worker.read_payload(num_bytes))
+                    await keep(_ref(ref, num_bytes), await worker.read_payload(num_bytes))
                 case {"num_bytes": num_bytes}:
                     yield await worker.read_payload(num_bytes)
                 case {"unread": detail}:
@@ -93,6 +94,76 @@ async def read_rows(
         raise PreconditionFailed(f"taskset {name}: its reader failed: {error}") from error
     finally:
         await worker.kill()
+
+
+def _ref(ref: dict[str, str], size: int) -> BlobRef:
+    sha256 = bytes.fromhex(ref["sha256"])
+    return BlobRef(name=IMAGE, sha256=sha256, size=size, media_type=ref["media_type"])
+
+
+@dataclass(frozen=True, slots=True)
+class TakenRow:
+    """A submitted row with hashes for its images."""
+
+    body: str
+    reason: str = ""
+    """Set for a row that is refused."""
+    images: Sequence[tuple[BlobRef, bytes]] = ()
+
+
+class SubmittedImages:
+    """Takes images out of submitted rows, in a process of its own: one row at a time.
+
+    images = SubmittedImages()
+    taken = await images.taken('{"image": "data:image/png;base64,..."}')
+    await images.kill()
+    """
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+        self._worker: Worker | None = None
+
+    async def taken(self, row: str) -> TakenRow:
+        """Returns a row without its images.
+
+        Raises: Unavailable when the process ends or is too slow.
+        """
+        if not any(sign in row for sign in IMAGE_SIGNS):
+            return TakenRow(row)
+        async with self._lock:
+            if self._worker is None:
+                self._worker = await Worker.start(
+                    READER_MODULE, env=reader_environment(), max_line_bytes=MAX_ANSWER_BYTES
+                )
+            try:
+                async with asyncio.timeout(ROW_SECONDS):
+                    return await _taken(self._worker, row)
+            except BaseException as error:
+                # An abandoned answer must not be taken for the answer to a later request.
+                await self.kill()
+                if isinstance(error, WorkerFailed | TimeoutError):
+                    raise Unavailable(f"the images of a row cannot be read: {error}") from error
+                raise
+
+    async def kill(self) -> None:
+        """Kills the process, if there is one."""
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            await worker.kill()
+
+
+async def _taken(worker: Worker, row: str) -> TakenRow:
+    worker.ask({"row": row})
+    images: list[tuple[BlobRef, bytes]] = []
+    while True:
+        match await worker.read():
+            case {"media": dict(ref), "num_bytes": num_bytes}:
+                content = await worker.read_payload(num_bytes)
+                images.append((_ref(ref, num_bytes), content))
+            case {"num_bytes": num_bytes}:
+                return TakenRow((await worker.read_payload(num_bytes)).decode(), "", images)
+            case {"refused": reason}:
+                return TakenRow(row, str(reason))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,6 +15,7 @@ import grpc
 import psycopg
 import pytest
 
+from services.buffer.domain.tasks import CHUNK_ROWS
 from services.buffer.store.database import BufferDatabase
 from services.buffer.store.media import (
     delete_unused_media,
@@ -30,10 +32,12 @@ from tests.integration.buffer.harness import Buffer
 from tests.integration.buffer.made import Made
 from tests.integration.buffer.process import BufferProcess
 from tests.integration.buffer.test_sessions import settle, turn_of
+from tests.integration.buffer.test_task_pipeline import plan_of as piped
 from tests.integration.buffer.test_taskset_sources import plan_of, tasks_of
 from tests.support.images import BAD, data_url, png
 from trinity.api.v1 import buffer_pb2 as pb
-from trinity.data.images import image_of
+from trinity.client import AsyncTasksets
+from trinity.data.images import image_of, part_of
 from trinity.errors import PreconditionFailed
 from trinity.runtime.postgres import async_engine
 from trinity.runtime.rpc.channel import open_channel
@@ -86,21 +90,22 @@ def row(image: object, prompt: str = "<image>How many?") -> dict[str, object]:
     return {"prompt": prompt, "response": "2", "images": [image]}
 
 
-async def leased(buffer: Buffer, path: str) -> pb.Assignment:
-    await buffer.open(plan_of(path=path, format={"image_key": "images"}, repeat_times=NUM_RUNS))
+async def leased(buffer: Buffer, path: str | None, **more: object) -> pb.Assignment:
+    plan = plan_of(path=path, format={"image_key": "images"}, repeat_times=NUM_RUNS, **more)
+    await buffer.open(plan)
     await buffer.begin()
     await buffer.record(0)
     return (await buffer.lease()).assignments[0]
 
 
 def large() -> bytes:
-    """An image of several chunks."""
-    pixels = os.urandom(3 * 900 * 900)
+    """An image of two chunks, which fits into a submitted row."""
+    pixels = os.urandom(3 * 700 * 700)
     from PIL import Image
 
     from tests.support.images import saved
 
-    return saved(Image.frombytes("RGB", (900, 900), pixels))
+    return saved(Image.frombytes("RGB", (700, 700), pixels))
 
 
 async def test_rows_have_hashes_and_their_images_are_stored_once(
@@ -147,6 +152,72 @@ async def test_eight_rollouts_of_an_image_store_it_once(
     assert users == {"taskset", "segment"}
     _, batch = await buffer.batch(1)
     assert {blob.sha256 for sample in batch for blob in sample.experience.blobs} == {ref.sha256}
+
+
+USERS = "SELECT count(DISTINCT used_by) FROM media_use WHERE tenant = %s"
+BODIES = "SELECT body FROM task WHERE tenant = %s ORDER BY taskset_id, index"
+
+
+async def test_submitted_rows_have_hashes_and_bad_ones_are_named(
+    process: BufferProcess, buffer: Buffer, tenant: str, shared_dsn: str
+) -> None:
+    content, other = large(), png()
+    foreign = part_of(image_of(png((1, 2, 3))).ref)
+    said = [{"role": "user", "content": [{"type": "image_url", "image_url": data_url(other)}]}]
+    rows: list[dict[str, object]] = [
+        row(data_url(content)),
+        *(row(data_url(BAD[name][0])) for name in BAD),
+        {"prompt": said, "note": "text as it is"},
+        row(foreign),
+        {"prompt": "1+1?", "response": "2", "figure": data_url(content), "images": ["a.png"]},
+    ]
+    async with AsyncTasksets(process.address, tenant=tenant) as tasksets:
+        request_id = str(uuid.uuid4())
+        told = await tasksets.submit("squares", rows, request_id=request_id)
+        again = await tasksets.submit("squares", rows, request_id=request_id)
+    assert told == again and (told.num_stored, told.num_refused) == (3, 1 + len(BAD))
+    reasons = {refused.index: refused.reason for refused in told.refused}
+    for index, (_, sentence) in enumerate(BAD.values(), 1):
+        assert re.match(f"column 'images': image 0: .*{sentence}", reasons[index])
+    assert "given by a hash, which is no right to it" in reasons[len(BAD) + 2]
+    own, small = (part_of(image_of(each).ref) for each in (content, other))
+    assert [json.loads(body) for body in asked(shared_dsn, BODIES, tenant)] == [
+        row([own]) | {"images": [own]},
+        {"prompt": [{"role": "user", "content": [small]}], "note": "text as it is"},
+        {"prompt": "1+1?", "response": "2", "figure": [own], "images": ["a.png"]},
+    ]
+    assert asked(shared_dsn, STORED, tenant) == [len(content) + len(other)]
+    task = await leased(buffer, None, storage_type="client", name="squares")
+    assert b"base64" not in task.SerializeToString()
+    async with media_of(process, tenant) as media:
+        sha256 = image_of(content).ref.sha256
+        assert await media.read([sha256]) == {sha256: content}
+
+
+NUM_BYTES = sum(len(png((red, 0, 0))) for red in range(200))
+
+
+async def test_an_upload_with_images_goes_on_and_stores_none_twice(
+    buffer: Buffer, tenant: str, shared_dsn: str
+) -> None:
+    rows = [json.dumps(row(data_url(png((n % 200, 0, 0))))) for n in range(CHUNK_ROWS + 9)]
+    header = pb.TasksetHeader(tenant=tenant, name="broken", request_id=str(uuid.uuid4()))
+    cut = [
+        pb.SubmitTasksetRequest(header=header),
+        pb.SubmitTasksetRequest(rows=pb.TaskRows(json=rows)),
+    ]
+    end = pb.SubmitTasksetRequest(end=pb.TasksetEnd(), num_before=len(rows))
+    with pytest.raises(grpc.RpcError, match="without an `end`"):
+        await buffer.stub.SubmitTaskset(iter(cut), timeout=CALL_SECONDS)
+    stored = asked(shared_dsn, STORED, tenant)
+    whole = await buffer.stub.SubmitTaskset(iter([*cut, end]), timeout=CALL_SECONDS)
+    assert whole.num_stored == len(rows)
+    assert asked(shared_dsn, STORED, tenant) == stored == [NUM_BYTES]
+    assert asked(shared_dsn, "SELECT count(*) FROM media_use WHERE tenant = %s", tenant) == [200]
+    column = {"name": "column_score", "args": {"column": "response", "score": "difficulty"}}
+    taskset = {"name": "broken", "storage_type": "client", "format": {"image_key": "images"}}
+    await buffer.open(piped(None, {"operators": [column]}, **taskset))
+    assert asked(shared_dsn, USERS, tenant) == [2], "what a pipeline makes of them uses them, too"
 
 
 async def test_what_names_an_image_of_another_tenant_is_refused(
