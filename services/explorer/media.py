@@ -16,9 +16,13 @@ from trinity.data.images import (
     parts_of,
     ref_of,
 )
+from trinity.errors import Unavailable
+from trinity.runtime.retry import Retry
 from trinity.types import BlobRef, JsonObject
 
 KEPT_BYTES = 512 * 1024 * 1024
+AWAY_SECONDS = 30.0
+"""Time that a run waits for a buffer that is away."""
 STORED_SECONDS = 3600.0
 """An image that is given again after this time is stored again, as unused ones are deleted."""
 
@@ -67,7 +71,7 @@ class MediaStore:
         """
         found = {sha256: self._kept[sha256] for sha256 in hashes if sha256 in self._kept}
         if missing := [sha256 for sha256 in dict.fromkeys(hashes) if sha256 not in found]:
-            read = await self._client.read_media(self._tenant, missing)
+            read = await _retry().call_async(lambda: self._client.read_media(self._tenant, missing))
             for sha256, content in read.items():
                 self._keep(sha256, content)
             found |= read
@@ -84,7 +88,9 @@ class MediaStore:
         image = await asyncio.to_thread(image_of, content)
         sha256, now = image.ref.sha256, time.monotonic()
         if now - self._stored_at.get(sha256, -STORED_SECONDS) >= STORED_SECONDS:
-            await self._client.upload_blob(self._tenant, content, image.ref.media_type)
+            await _retry().call_async(
+                lambda: self._client.upload_blob(self._tenant, content, image.ref.media_type)
+            )
             self._stored_at = {
                 own: at for own, at in self._stored_at.items() if now - at < STORED_SECONDS
             }
@@ -121,6 +127,10 @@ class MediaStore:
         self._left_bytes -= len(content)
         while self._left_bytes < 0:
             self._left_bytes += len(self._kept.popitem(last=False)[1])
+
+
+def _retry() -> Retry:
+    return Retry(seconds=AWAY_SECONDS, timeout_error=Unavailable)
 
 
 def _no_file(path: str) -> bytes:

@@ -325,7 +325,7 @@ class RowImages:
         return bool(value) and all(map(_has_data_url, _listed(value)))
 
     def _is_given(self, part: Mapping[str, object]) -> bool:
-        """Returns true for a part with an image of its own, to be taken out or refused."""
+        """Returns true for a part that brings an image, to be taken out or refused."""
         if self._column is None:
             return "sha256" in part or _has_data_url(part)
         keys = (*PART_KINDS, "sha256", "bytes", "path", "url")

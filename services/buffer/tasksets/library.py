@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -218,14 +219,9 @@ def source_of_submitted(
     content = _pipeline_identity(
         f"taskset {taskset.taskset_id}|", [], needed.pipeline, experiment_id
     )
-    place = f"submitted as {needed.name}"
     media: set[bytes] = set()
-    return DatasetSource(
-        content,
-        place,
-        lambda: _stored(database, tenant, taskset.taskset_id, media),
-        media=media,
-    )
+    read = partial(_stored, database, tenant, taskset.taskset_id, media)
+    return DatasetSource(content, f"submitted as {needed.name}", read, media=media)
 
 
 def _pipeline_identity(

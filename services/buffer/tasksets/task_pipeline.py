@@ -112,7 +112,7 @@ class TakenRow:
 
 
 class SubmittedImages:
-    """Takes images out of submitted rows, in a process of its own: one row at a time.
+    """Takes images out of submitted rows, in a child process: one row at a time.
 
     images = SubmittedImages()
     taken = await images.taken('{"image": "data:image/png;base64,..."}')

@@ -333,3 +333,12 @@ def shuffle_items(original: Function) -> Function:
         return list(items)
 
     return load_items
+
+
+def use_nothing(_: Function) -> Function:
+    """Store samples without the use of their images."""
+
+    async def use_media(*_: Any) -> None:
+        pass
+
+    return use_media

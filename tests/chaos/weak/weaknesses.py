@@ -97,6 +97,7 @@ WEAKNESSES = (
     _weakness(
         "files-before-row", "rank", "checkpoints.checkpoints:CheckpointStore.write", "promise_files"
     ),
+    _weakness("samples-use-images", "buffer", "operations.results:use_media", "use_nothing"),
     _weakness("requests-paused", "explorer", "engine.in_flight:InFlightEngine._pause", "go_on"),
     Weakness(
         protection="counted-behind-the-fence",

@@ -15,6 +15,7 @@ import pytest
 import pytest_asyncio
 import torch
 from PIL import Image
+from pydantic import JsonValue
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from services.explorer.engine.images import ChatImages, request_of
@@ -220,7 +221,7 @@ async def served_clients(
     served: Served, folder: Path
 ) -> AsyncIterator[tuple[openai.AsyncOpenAI, anthropic.AsyncAnthropic]]:
     """Official clients of the model as mode serve offers it."""
-    model = {"max_model_len": 256, "max_prompt_tokens": 200, "max_response_tokens": 32}
+    model: JsonValue = {"max_model_len": 256, "max_prompt_tokens": 200, "max_response_tokens": 32}
     [plan] = build_plan(folder, model=model, explorer={"proxy_port": 1}).stages
     pool = ServingPool([served.engine], loaded=model_weights("/model"), min_open=1)
     access = ServingAccessPolicy(host="127.0.0.1", security=PLAINTEXT, key=KEY, tenant="default")

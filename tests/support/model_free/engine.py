@@ -5,12 +5,15 @@ import hashlib
 import json
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from services.explorer.engine.interface import DeviceRequest, EngineOptions
 from tests.support.model_free.device import SimulatedDevice, device_folder
 from tests.support.model_free.model import TENSOR, as_digest, read_digest
 from tests.support.said import said_logprobs
+from trinity.data.conversations import text_of_content
+from trinity.data.images import images_of, part_of
 from trinity.errors import TransferFailed
 from trinity.runtime.device_lock import DeviceLock, Holder
 from trinity.runtime.threads import in_daemon_thread
@@ -184,7 +187,7 @@ def _received(slot: ReceiverSlot) -> tuple[bytes, str]:
 
 
 def _rendered(message: Message) -> str:
-    content = str(message["content"])
+    content = text_of_content(message["content"])
     if message["role"] == "assistant":
         return content + chr(END_TOKEN)
     return f"{message['role']}:{content}\n"
@@ -204,7 +207,8 @@ class CharacterTokenizer:
 
     def encode_chat(self, messages: Sequence[Message], tools: Sequence[JsonObject] = ()) -> Prompt:
         """Role and content of each message; answers as they were sampled, with their end token."""
-        return self.encode("".join(map(_rendered, messages)))
+        prompt = self.encode("".join(map(_rendered, messages)))
+        return replace(prompt, images=tuple(map(part_of, images_of(messages))))
 
     def encode(self, text: str) -> Prompt:
         """Its bytes."""
