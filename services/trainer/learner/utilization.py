@@ -1,4 +1,8 @@
-"""Model FLOPs utilization (MFU) of a step, counted as verl's trainer does."""
+"""Model FLOPs utilization (MFU) of a step, counted as verl's trainer does.
+
+The vision tower is counted by its shape: verl takes all towers for Qwen3-VL's, and computes their
+mergers for each patch.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -7,6 +11,8 @@ from dataclasses import dataclass
 import torch
 from transformers import PretrainedConfig
 from verl.utils.flops_counter import ESTIMATE_FUNC, FlopsCounter
+
+from trinity.config.sizing.model_shape import tower_of
 
 BACKWARD_AND_FORWARD = 3
 """A training pass takes this many times the operations of a forward pass."""
@@ -49,16 +55,17 @@ class Utilization:
         if not seconds or not is_known:
             return None
         try:
-            done, peak = FlopsCounter(self.config).estimate_flops(
-                list(lengths), seconds, **self._patches(image_tokens)
-            )
+            done, peak = FlopsCounter(self.config).estimate_flops(list(lengths), seconds)
         except (AttributeError, TypeError):  # a model type with custom parts
             return None
+        done += self._tower_tera_flops(image_tokens) / seconds
         return float(done * num_passes / (peak * self.num_ranks)) if math.isfinite(peak) else None
 
-    def _patches(self, image_tokens: Sequence[int]) -> dict[str, list[int]]:
-        """Returns verl's argument with the patches of each row's images, if there are any."""
+    def _tower_tera_flops(self, image_tokens: Sequence[int]) -> float:
+        """Returns those of a pass over the images of rows; verl counts other towers than these."""
         if not any(image_tokens):
-            return {}
-        merged: int = self.config.vision_config.spatial_merge_size**2
-        return {"images_seqlens": [count * merged for count in image_tokens if count]}
+            return 0.0
+        tower = tower_of(self.config.to_dict(), self.config.text_config.hidden_size)
+        assert tower is not None, "rows have images"
+        images = [count * tower.merged for count in image_tokens if count]
+        return BACKWARD_AND_FORWARD * tower.operations(images) / 1e12

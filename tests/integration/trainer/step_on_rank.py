@@ -18,6 +18,7 @@ from tests.integration.trainer.shared_sequences import (
     parts_in_the_wrong_order,
     step_arrays,
 )
+from tests.integration.trainer.vision_rows import RANKS_CASES
 from tests.unit.trainer.builders import grouped, make_plan, random_batch, random_pairs
 from trinity.config.plan.stage_plan import StagePlan
 
@@ -190,6 +191,9 @@ def _train_all(model: Path, folder: Path, ranks: "Ranks") -> dict[str, npt.NDArr
     for name, shared in SHARED_CASES.items():
         of_shared = step_arrays(shared, model, ranks, ranks.num_ranks)
         found |= {f"shared/{name}/{key}": array for key, array in of_shared.items()}
+    for name, of_images in RANKS_CASES.items():
+        gradients = of_images.gradients(folder / "vision", ranks)
+        found |= {f"vision/{name}/{key}": array for key, array in gradients.items()}
     with parts_in_the_wrong_order():
         of_shared = step_arrays(SHARED_CASES[CONTROL], model, ranks, ranks.num_ranks)
     return found | {f"control/{CONTROL}/{key}": array for key, array in of_shared.items()}

@@ -23,6 +23,11 @@ from tests.integration.trainer.step_on_rank import (
     STATE,
     checkpoint_of,
 )
+from tests.integration.trainer.vision_rows import (
+    RANKS_CASES,
+    close,
+    gradients_by_transformers,
+)
 
 if TYPE_CHECKING:
     from services.trainer.collectives import Ranks
@@ -194,3 +199,18 @@ def test_a_part_of_a_row_in_the_wrong_place_is_found(
         part = {name: array for name, array in of_one.items() if name.startswith(kind)}
         with pytest.raises(AssertionError, match=r"Not equal to tol"):
             assert_as_of_one_rank(part, of_two_ranks, f"control/{CONTROL}")
+
+
+@pytest.mark.parametrize("name", RANKS_CASES)
+def test_two_ranks_train_with_images_as_transformers_alone_does(
+    of_two_ranks: Found, tmp_path: Path, name: str
+) -> None:
+    case = RANKS_CASES[name]
+    expected = gradients_by_transformers(tmp_path, case.rows(tmp_path))
+    prefix = f"vision/{name}/"
+    found = {key: array for key, array in of_two_ranks.items() if key.startswith(prefix)}
+    if "freeze_vision_tower" in case.trainer:
+        expected = {key: array for key, array in expected.items() if "visual" not in key}
+    else:
+        assert any("visual" in key and np.abs(array).max() > 1e-5 for key, array in found.items())
+    close(expected, {key: found[prefix + key] for key in expected})

@@ -13,15 +13,19 @@ from transformers import AutoModelForImageTextToText
 
 from services.trainer.learner.prepared_batch import PreparedBatch
 from tests.integration.trainer.learners import (
-    Arrays,
     assert_same,
     gradients_of,
     stepped,
     weights_of,
 )
 from tests.integration.trainer.vision_rows import (
+    CUT,
+    PACKED,
+    PADDED,
+    LayOut,
     VisionRows,
     as_data,
+    close,
     gradients_by_transformers,
     logprobs_by_transformers,
     vision_rows,
@@ -37,12 +41,6 @@ if TYPE_CHECKING:
 
 GRPO = {"algorithm_type": "grpo", "repeat_times": 2, "kl_loss_fn": "k2"}
 SFT = {"algorithm_type": "sft"}
-PADDED, PACKED, CUT = (
-    {"use_remove_padding": False},
-    {"use_remove_padding": True},
-    {"use_remove_padding": True, "max_token_len_per_gpu": 64},
-)
-LayOut = dict[str, object]
 Open = Callable[..., "Learner"]
 
 
@@ -69,14 +67,6 @@ def opened(ranks: "Ranks", models: dict[str, Path]) -> Open:
         return Learner(plan=plan, model_directory=models[kind], ranks=ranks)
 
     return open_learner
-
-
-def close(left: Arrays, right: Arrays, share: float = 1e-5) -> None:
-    """Differences are a share of an array's largest element."""
-    assert left.keys() == right.keys()
-    for name, array in left.items():
-        most = share * max(float(np.abs(array).max()), 1e-2)
-        np.testing.assert_allclose(right[name], array, rtol=0, atol=most, err_msg=name)
 
 
 @pytest.mark.parametrize("kind", FAMILIES)

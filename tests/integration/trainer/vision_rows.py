@@ -1,9 +1,10 @@
 """Rows with images for tests of learners, and the same rows by transformers alone."""
 
 import io
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -11,8 +12,18 @@ from PIL import Image
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from services.trainer.types import RunReward, TrainBatch, TrainRow
-from tests.integration.trainer.learners import Arrays
+from tests.integration.trainer.learners import Arrays, gradients_of
+from tests.support.vision_models import make_vision_model
+from tests.unit.trainer.builders import make_plan
+from trinity.data.conversations import FAMILIES
 
+if TYPE_CHECKING:
+    from services.trainer.collectives import Ranks
+
+LayOut = dict[str, object]
+PADDED: LayOut = {"use_remove_padding": False}
+PACKED: LayOut = {"use_remove_padding": True}
+CUT: LayOut = {"use_remove_padding": True, "max_token_len_per_gpu": 64}
 SIZES: Sequence[Sequence[tuple[int, int]]] = (
     [(56, 84)],
     [(112, 56)],
@@ -108,3 +119,46 @@ def gradients_by_transformers(directory: Path, rows: VisionRows) -> Arrays:
         for name, parameter in model.named_parameters()
         if parameter.grad is not None
     }
+
+
+def close(left: Arrays, right: Arrays, share: float = 1e-5) -> None:
+    """Differences are a share of an array's largest element."""
+    assert left.keys() == right.keys()
+    for name, array in left.items():
+        most = share * max(float(np.abs(array).max()), 1e-2)
+        np.testing.assert_allclose(right[name], array, rtol=0, atol=most, err_msg=name)
+
+
+@dataclass(frozen=True, slots=True)
+class RanksCase:
+    """Fine-tuning with images by the ranks of a gang."""
+
+    kind: str
+    sizes: Sequence[Sequence[tuple[int, int]]] = SIZES
+    trainer: Mapping[str, object] = field(default_factory=dict)
+
+    def rows(self, directory: Path) -> VisionRows:
+        """The rows, with the model written into this folder."""
+        return vision_rows(make_vision_model(directory, self.kind), self.sizes)
+
+    def gradients(self, directory: Path, ranks: "Ranks") -> Arrays:
+        """Those of one step, whole, with each rank's own copy of the model."""
+        from services.trainer.learner.learner import Learner
+
+        own = directory.with_name(f"{directory.name}_{self.kind}_{ranks.rank}")
+        batch = as_data(self.rows(own))
+        lengths = {"max_prompt_tokens": 100, "max_response_tokens": 28}
+        plan = make_plan(own, {"algorithm_type": "sft"}, self.trainer, lengths)
+        return gradients_of(Learner(plan=plan, model_directory=own, ranks=ranks), batch)
+
+
+ONE_HAS_NONE: Sequence[Sequence[tuple[int, int]]] = ([(56, 84)], [])
+"""Two ranks get a row each, one of them without images."""
+RANKS_CASES = {
+    **{f"{kind} packed and cut": RanksCase(kind, SIZES, CUT) for kind in FAMILIES},
+    **{f"{kind}, a rank without images": RanksCase(kind, ONE_HAS_NONE) for kind in FAMILIES},
+    "padded, a rank without images": RanksCase("qwen2_5_vl", ONE_HAS_NONE, PADDED),
+    "a frozen tower, a rank without images": RanksCase(
+        "qwen3_vl", ONE_HAS_NONE, {"freeze_vision_tower": True}
+    ),
+}

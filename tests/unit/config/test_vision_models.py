@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 from transformers import PretrainedConfig
 
 from tests.support.vision_models import KINDS, config_of
@@ -110,6 +111,45 @@ def test_the_tower_is_counted_exactly(tmp_path: Path, kind: str) -> None:
     assert sizes[0]["activations"] > sizes[1]["activations"]
     assert packing_obstacle(config.to_dict()) is None
     assert sharing_obstacle(config.to_dict(), 2) is not None
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_towers_operations_and_activations_are_those_that_torch_counts(
+    tmp_path: Path, kind: str
+) -> None:
+    config = model_of(tmp_path / "model", kind)
+    visual = KINDS[kind][1](config).float().model.visual
+    shape = read_shape(tmp_path / "model" / "config.json")
+    assert shape.tower is not None
+    grids = torch.tensor([[1, 4, 6], [1, 16, 8]])
+    patches = grids.prod(1).tolist()
+    values = torch.randn(sum(patches), 3 * 2 * config.vision_config.patch_size**2)
+    visual.config._attn_implementation = "eager"
+    with FlopCounterMode(display=False) as counter:
+        visual(values, grid_thw=grids)
+    assert shape.tower.operations(patches) == pytest.approx(counter.get_total_flops(), rel=0.03)
+    visual.config._attn_implementation = "sdpa"
+    own = {tensor.untyped_storage().data_ptr() for tensor in (values, *visual.parameters())}
+    kept: dict[int, torch.UntypedStorage] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if tensor.is_floating_point() and storage.data_ptr() not in own:
+            kept[storage.data_ptr()] = storage
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        out = visual(values, grid_thw=grids)
+    assert out is not None
+    training = TrainingSettings(
+        ranks=1, tokens=2 * sum(patches) // shape.tower.merged, dtype="float32"
+    )
+    planned = [
+        {term.name: term.bytes for term in policy_terms(each, training)}["activations"]
+        for each in (shape, replace(shape, tower=None))
+    ]
+    held = sum(storage.nbytes() for storage in kept.values())
+    assert planned[0] - planned[1] == pytest.approx(held, rel=0.25)
 
 
 TOKENS = VisionTokens(family="qwen2_vl", image_token=9, merge=2)

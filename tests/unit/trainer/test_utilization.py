@@ -3,10 +3,13 @@
 import math
 
 import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
 from transformers import PretrainedConfig, Qwen2Config, Qwen2ForCausalLM
 from verl.utils import flops_counter
 
 from services.trainer.learner.utilization import Utilization
+from tests.support.vision_models import KINDS, config_of
 
 LENGTHS = [96, 160]
 TIMES = {"time/update_actor": 2.0, "time/old_log_prob": 0.5}
@@ -68,3 +71,21 @@ def test_an_unknown_device_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_processor_has_none() -> None:
     assert utilization(small()).mfu_metrics(LENGTHS, TIMES) == {}
+
+
+@pytest.mark.usefixtures("known_device")
+@pytest.mark.parametrize("kind", KINDS)
+def test_images_count_with_the_vision_towers_operations(kind: str) -> None:
+    """verl's own count of a tower takes all for Qwen3-VL's, and tokens for patches."""
+    config = config_of(kind, vocabulary=270, token=5)
+    visual = KINDS[kind][1](config).float().model.visual
+    visual.config._attn_implementation = "eager"
+    values = torch.randn(96, 3 * 2 * config.vision_config.patch_size**2)
+    with FlopCounterMode(display=False) as counter:
+        visual(values, grid_thw=torch.tensor([[1, 8, 12]]))
+    shares = [
+        utilization(config).mfu_metrics(LENGTHS, TIMES, images)["perf/mfu/actor"]
+        for images in ([24, 0], [0, 0])
+    ]
+    expected = 3 * counter.get_total_flops() / TIMES["time/update_actor"] / 1e12
+    assert (shares[0] - shares[1]) * PEAK_TERA_FLOPS == pytest.approx(expected, rel=0.05)

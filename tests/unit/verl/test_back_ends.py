@@ -117,3 +117,23 @@ def test_the_ranks_that_train_divide_into_the_groups_that_share_weights() -> Non
     assert isinstance(engines, int)
     assert isinstance(size, int)
     assert (32 - engines * size) % 16 == 0
+
+
+def test_fsdp_turbos_sizes_and_plans_are_those_of_another_back_end() -> None:
+    turbo = f"{ACTOR}.fsdp_config.turbo_config"
+    found = from_keys(
+        f"{ACTOR}.strategy=fsdp_turbo",
+        "actor_rollout_ref.model.enable_gradient_checkpointing=False",
+        f"{turbo}.distributed.fully_shard_parallel_size=8",
+        f"{turbo}.distributed.ulysses_parallel_size=2",
+        f"{turbo}.distributed.fsdp_plan.hook_modules=['layers.{{*}}']",
+        f"{turbo}.memory.recompute=True",
+        f"{turbo.replace('.actor.', '.ref.')}.memory.recompute=True",
+    )
+    given = flat(found.values)
+    assert given["trainer.ulysses_sequence_parallel_size"] == 2
+    assert given["trainer.enable_gradient_checkpointing"] is True
+    assert any("without fully_shard_parallel_size=8" in line for line in found.report)
+    assert missing(found) == []
+    unknown = from_keys(f"{turbo}.distributed.fsdp_plan.param_dtype=fp16")
+    assert missing(unknown)

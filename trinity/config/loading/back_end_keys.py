@@ -9,6 +9,11 @@ SIZES = names("""
     data_parallel_shard_size tp pp vpp ep etp tp_size pp_size ep_size
 """)
 """Names of sizes that FSDP2 has no use for, as it shards over all ranks."""
+TURBO_SIZES = names("""
+    fully_shard_parallel_size expert_fully_shard_parallel_size expert_parallel_size
+    tensor_parallel_size
+""")
+"""The same of FSDP-Turbo."""
 SHARED_SEQUENCES = names("""
     context_parallel_size ulysses_parallel_size ulysses_sequence_parallel_size cp cp_size
 """)

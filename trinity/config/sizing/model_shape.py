@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -80,6 +80,21 @@ class TowerShape:
     feed_forward: int
     merged: int
     parameters: int
+    merger_parameters: int
+    """Those that compute tokens, and not patches."""
+    windowed: int
+    """Layers in which a patch attends to a window."""
+    window: int
+    """Patches of it."""
+
+    def operations(self, images: Sequence[int]) -> int:
+        """Returns those of a forward pass over images with these numbers of patches."""
+        patches = sum(images)
+        of_patch = self.parameters - self.merger_parameters
+        linear = of_patch * patches + self.merger_parameters * patches // self.merged
+        whole = self.layers - self.windowed
+        attended = sum(n * (whole * n + self.windowed * min(n, self.window)) for n in images)
+        return 2 * linear + 4 * self.width * attended
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,10 +144,10 @@ def read_shape(path: Path) -> ModelShape:
     if not isinstance(keys, dict):
         raise UserError(f"{path} is no JSON object: give a model's config.json")
     shape = shape_of(keys.get("text_config", keys), str(path))
-    return replace(shape, tower=_tower(keys, shape.hidden))
+    return replace(shape, tower=tower_of(keys, shape.hidden))
 
 
-def _tower(keys: Keys, hidden: int) -> TowerShape | None:
+def tower_of(keys: Keys, hidden: int) -> TowerShape | None:
     """Returns the shape of the vision tower of a family whose images are read."""
     vision, kind = keys.get("vision_config"), keys.get("model_type")
     if kind not in FAMILIES or not isinstance(vision, dict):
@@ -152,15 +167,27 @@ def _tower(keys: Keys, hidden: int) -> TowerShape | None:
     block = 2 * norm + 4 * width**2 + 4 * width + dense + width
     joined = merged * width
     merger = joined * (joined + 1) + out * (joined + 1)
-    parameters = patch + layers * block + norm + merger
+    parameters = patch + layers * block + norm
     if is_newest:
-        deep = vision.get("deepstack_visual_indexes")
-        places = width * _number(vision, "num_position_embeddings", 0)
-        parameters += width + places
-        parameters += (len(deep) if isinstance(deep, list) else 0) * (2 * joined + merger)
+        parameters += width + width * _number(vision, "num_position_embeddings", 0)
+        merger += _length(vision, "deepstack_visual_indexes") * (2 * joined + merger)
+    is_windowed = kind == "qwen2_5_vl"
+    side = _number(vision, "window_size", 112) // _number(vision, "patch_size", 14)
     return TowerShape(
-        width=width, layers=layers, feed_forward=wide, merged=merged, parameters=parameters
+        width=width,
+        layers=layers,
+        feed_forward=wide,
+        merged=merged,
+        parameters=parameters + merger,
+        merger_parameters=merger,
+        windowed=layers - _length(vision, "fullatt_block_indexes") if is_windowed else 0,
+        window=side**2,
     )
+
+
+def _length(keys: Keys, key: str) -> int:
+    value = keys.get(key)
+    return len(value) if isinstance(value, list) else 0
 
 
 def shape_of(keys: Keys, name: str = "config.json") -> ModelShape:

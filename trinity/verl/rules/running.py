@@ -3,11 +3,11 @@
 import re
 from collections.abc import Iterator
 
-from trinity.config.loading.back_end_keys import SHARED_SEQUENCES, SIZES, TRANSFORMER
+from trinity.config.loading.back_end_keys import SHARED_SEQUENCES, SIZES, TRANSFORMER, TURBO_SIZES
 from trinity.verl.rules.losses import GVPO, LOSS_MODE
 from trinity.verl.settings import CONFIG_FILE, VerlSetting, is_verl_default
 from trinity.verl.shell.variables import is_of_a_library
-from trinity.verl.table.back_ends import BACK_ENDS
+from trinity.verl.table.back_ends import BACK_ENDS, TURBO
 from trinity.verl.table.optimizers import KEPT_EXACT
 from trinity.verl.values import JsonValue, as_segment
 from trinity.verl.work import ACTOR, Conversion
@@ -34,7 +34,8 @@ _NAMES = {
 }
 _OTHER = re.compile("|".join(_NAMES))
 _SECTION = re.compile(
-    rf"(?:{re.escape(ACTOR)}\.(?:{'|'.join(BACK_ENDS)})|engine)\.(?P<name>[a-z_]+)"
+    rf"(?:{re.escape(ACTOR)}\.(?:{'|'.join((*BACK_ENDS, rf'{TURBO}.distributed'))})|engine)"
+    r"\.(?P<name>[a-z_]+)"
 )
 _PADDED = re.compile(
     rf"(?:{re.escape(ACTOR)}\.(?:(?:{'|'.join(BACK_ENDS)})\.)?|actor_rollout_ref\.model\."
@@ -107,6 +108,7 @@ def convert_back_end(work: Conversion) -> None:
     _leave_out_padding(work)
     _leave_out_drafts(work)
     _put_types(work)
+    _put_recompute(work)
     for section in (*(f"{ACTOR}.{name}" for name in BACK_ENDS), "engine"):
         _put_balance(work, f"{section}.{TRANSFORMER}")
 
@@ -145,7 +147,7 @@ def _settings_of_sections(work: Conversion) -> Iterator[tuple[VerlSetting, str]]
 def _take_size(work: Conversion, found: tuple[VerlSetting, str]) -> Iterator[str]:
     """Takes a parallel size; yields it as text for the warning if it is above 1."""
     setting, name = found
-    if name not in SIZES and name not in SHARED_SEQUENCES:
+    if name not in {*SIZES, *TURBO_SIZES, *SHARED_SEQUENCES}:
         return
     work.settings.take(setting.key)
     is_above_one = isinstance(setting.value, int) and setting.value > 1
@@ -164,6 +166,17 @@ def _leave_out_padding(work: Conversion) -> None:
     for setting in work.settings.all():
         if setting.value is False and _PADDED.fullmatch(setting.key):
             work.report_left_out(setting.key, "ranks share rows that have no padding")
+
+
+def _put_recompute(work: Conversion) -> None:
+    """Converts FSDP-Turbo's choice, which comes before the model's."""
+    setting = work.settings.take(f"{ACTOR}.{TURBO}.memory.recompute")
+    if setting is not None and setting.value is not True:
+        work.report.not_needed.append((setting, "activations are kept unless the model's key says"))
+    elif setting is not None:
+        why = "FSDP-Turbo's `memory.recompute` comes first"
+        work.report_not_needed("actor_rollout_ref.model.enable_gradient_checkpointing", why)
+        work.put("trainer.enable_gradient_checkpointing", True, setting)
 
 
 def _leave_out_drafts(work: Conversion) -> None:

@@ -4,11 +4,14 @@ FSDP2 replaces them. `trinity.verl.rules.running` reads the parallel sizes and n
 warning.
 """
 
+from collections.abc import Iterable
+
 from trinity.config.loading.back_end_keys import (
     SHARED_SEQUENCES,
     SIZES,
     TIME_AND_MEMORY,
     TRANSFORMER,
+    TURBO_SIZES,
 )
 from trinity.verl.row import (
     KeyRow,
@@ -23,6 +26,8 @@ from trinity.verl.values import identity
 _ACTOR = "actor_rollout_ref.actor"
 BACK_ENDS = ("megatron", "veomni", "torchtitan", "engine")
 """Sections below the actor's; `engine` is used by recipes with a custom back end."""
+TURBO = "fsdp_config.turbo_config"
+"""Section of FSDP-Turbo, which shards by plans of its own."""
 FP8 = (
     "FP8 training is not supported: leave it out, the passes compute in `trainer.dtype`; rollout "
     "alone in it is `explorer.rollout_model.extra_engine_args.quantization`"
@@ -73,21 +78,43 @@ def _transformer_rows(transformer: str) -> tuple[KeyRow, ...]:
     )
 
 
-def _section_rows(section: str) -> tuple[KeyRow, ...]:
-    """Rows of one section of the actor's."""
+def _size_rows(section: str, sizes: Iterable[str], shared: Iterable[str]) -> tuple[KeyRow, ...]:
+    """Rows of the parallel sizes of one section."""
+    sharded = "FSDP2 shards over all ranks instead"
     return (
-        *(
-            combined_row(f"{section}.{name}", "", "FSDP2 shards over all ranks instead")
-            for name in SIZES
-        ),
+        *(combined_row(f"{section}.{name}", "", sharded) for name in sizes),
         *(
             combined_row(
                 f"{section}.{name}",
                 "trainer.ulysses_sequence_parallel_size",
                 "GPUs that share a sequence",
             )
-            for name in SHARED_SEQUENCES
+            for name in shared
         ),
+    )
+
+
+def _turbo_rows(section: str) -> tuple[KeyRow, ...]:
+    """Rows of FSDP-Turbo's section."""
+    shares = f"{section}.distributed"
+    return (
+        *_size_rows(shares, TURBO_SIZES, ("ulysses_parallel_size",)),
+        combined_row(
+            f"{section}.memory.recompute", "trainer.enable_gradient_checkpointing", "if it is true"
+        ),
+        *left_out_rows(
+            _SPEED,
+            *(f"{shares}.{plan}.*" for plan in ("ep_plan", "cp_plan")),
+            *(f"{shares}.fsdp_plan.{name}_modules*" for name in ("apply", "hook")),
+            *(f"{section}.{name}" for name in ("memory.recompute_plan*", "module_patches*")),
+        ),
+    )
+
+
+def _section_rows(section: str) -> tuple[KeyRow, ...]:
+    """Rows of one section of the actor's."""
+    return (
+        *_size_rows(section, SIZES, SHARED_SEQUENCES),
         *(
             renamed_row(f"{section}.{name}", f"trainer.{name}", convert=identity)
             for name in ("param_offload", "optimizer_offload", "grad_offload", "use_remove_padding")
@@ -112,10 +139,11 @@ def _section_rows(section: str) -> tuple[KeyRow, ...]:
 
 ROWS: tuple[KeyRow, ...] = (
     *(row for name in BACK_ENDS for row in _section_rows(f"{_ACTOR}.{name}")),
+    *_turbo_rows(f"{_ACTOR}.{TURBO}"),
     combined_row(f"{_ACTOR}.model_engine", "trainer.trainer_strategy", "all are `fsdp2`"),
     *not_needed_rows(
         "the reference is sharded like the actor",
-        *(f"actor_rollout_ref.ref.{name}.*" for name in BACK_ENDS),
+        *(f"actor_rollout_ref.ref.{name}.*" for name in (*BACK_ENDS, TURBO)),
     ),
     *not_needed_rows(
         "the critic is sharded like the actor", *(f"critic.{name}.*" for name in BACK_ENDS)
