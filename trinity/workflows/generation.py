@@ -70,6 +70,12 @@ class ImagePrompt(list[int]):
         super().__init__(token_ids)
         self.images = tuple(images)
 
+    @classmethod
+    def without_last(cls, token_ids: list[int]) -> list[int]:
+        """Returns the tokens without the last one, with the images if there are any."""
+        kept = token_ids[:-1]
+        return cls(kept, token_ids.images) if isinstance(token_ids, cls) else kept
+
 
 class PromptImages(Protocol):
     """The images of chats, for a model that reads them."""

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from trinity.data.images import part_of
 from trinity.errors import UserError
 from trinity.runtime.telemetry import tracing
 from trinity.runtime.tensors import tensor_of
@@ -186,14 +187,22 @@ class ModelWrapper(RatingModel):
         return tensor_of(await self._calls.awaited(self.token_logprobs(tokens, temperature)))
 
     async def token_logprobs(
-        self, tokens: Sequence[int], temperature: float | None = None
+        self,
+        tokens: Sequence[int],
+        temperature: float | None = None,
+        images: Sequence[BlobRef] = (),
     ) -> FloatArray:
-        """Returns log-probabilities as an array, on the loop of the model; see `score_async`."""
+        """Returns log-probabilities as an array, on the loop of the model; see `score_async`.
+
+        `images` are those whose tokens are among them, in order.
+        """
         if temperature not in (None, 1.0):
             raise UserError(
                 f"log-probabilities of given tokens are those at temperature 1, not {temperature}"
             )
-        return np.array((await self.score_async(tokens)).logprobs, dtype=np.float32)
+        self._calls.require_open()
+        scores = await self._score(tokens, 0, tuple(map(part_of, images)))
+        return np.array(scores.logprobs, dtype=np.float32)
 
     def convert_messages_to_experience(
         self,
@@ -379,7 +388,9 @@ class ModelWrapper(RatingModel):
             _log_answer(self._tokenizer, prompt, generation)
             return generation
 
-    async def _score(self, tokens: Sequence[int], num_likeliest: int) -> Scores:
+    async def _score(
+        self, tokens: Sequence[int], num_likeliest: int, images: tuple[JsonObject, ...] = ()
+    ) -> Scores:
         token_ids = [int(token) for token in tokens]
         limit = self._limits.max_model_len
         if not 1 <= len(token_ids) <= limit:
@@ -390,7 +401,8 @@ class ModelWrapper(RatingModel):
         with self._calls.in_progress():
             if len(token_ids) == 1:
                 return Scores(logprobs=[])
-            return await self._generator.score(token_ids, num_likeliest=num_likeliest)
+            shown = await self.shown(Prompt(text="", token_ids=token_ids, images=images))
+            return await self._generator.score(shown, num_likeliest=num_likeliest)
 
 
 def _check_limits(model: ModelWrapper, number: int) -> None:

@@ -149,7 +149,14 @@ class ModelAccess:
 
     async def shown(self, prompt: Prompt) -> list[int]:
         """Returns a prompt's token ids, with its images, as engines take them."""
-        return prompt.token_ids if self._images is None else await self._images.shown(prompt)
+        if self._images is not None:
+            return await self._images.shown(prompt)
+        if prompt.images:
+            raise UserError(
+                f"a sequence has images, and the model `{self._name}` in "
+                "`explorer.auxiliary_models` reads none: give one that does"
+            )
+        return prompt.token_ids
 
     @property
     def num_engine_calls(self) -> int:

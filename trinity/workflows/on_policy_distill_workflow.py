@@ -18,13 +18,16 @@ TEACHER_LOGPROBS = "teacher_logprobs"
 class OnPolicyDistillWorkflow(SimpleWorkflow):
     """Used with `on_policy_distill` and similar; the teacher is the first auxiliary model.
 
-    It must have the policy's tokenizer. The reward is the taskset's, or 0 without one, and is not
-    trained on; the metric `kl_divergence` is the policy's log-probabilities minus the teacher's,
-    summed over the answer. `temperature` is the teacher's and must be 1.
+    With `teacher_key`, a row's value in that column is the `name` of its own. A teacher must have
+    the policy's tokenizer, and read images if the row has some. The reward is the taskset's, or 0
+    without one, and is not trained on; the metric `kl_divergence` is the policy's log-probabilities
+    minus the teacher's, summed over the answer. `temperature` is the teacher's and must be 1.
     """
 
-    known_args: ClassVar[frozenset[str] | None] = frozenset({"temperature", "reply_prefix"})
-    usual_args: ClassVar[Mapping[str, JsonValue]] = {"temperature": 1.0}
+    known_args: ClassVar[frozenset[str] | None] = frozenset(
+        {"temperature", "reply_prefix", "teacher_key"}
+    )
+    usual_args: ClassVar[Mapping[str, JsonValue]] = {"temperature": 1.0, "teacher_key": ""}
 
     async def run_async(self) -> list[Experience]:
         """Returns one experience with the teacher's log-probabilities."""
@@ -44,7 +47,17 @@ class OnPolicyDistillWorkflow(SimpleWorkflow):
                 f"taskset {self.task.taskset!r}: {type(self).__name__} needs a teacher: give one "
                 "with the policy's tokenizer in `explorer.auxiliary_models`"
             )
-        return self.auxiliary_model_wrappers[0]
+        key = str(Arguments(self).value("teacher_key"))
+        if not key:
+            return self.auxiliary_model_wrappers[0]
+        asked = self.task.column(key)
+        for model in self.auxiliary_model_wrappers:
+            if model.name == asked:
+                return model
+        raise UserError(
+            f"taskset {self.task.taskset!r}: a row has {asked!r} in the column `{key}` "
+            "(`teacher_key`), and none of `explorer.auxiliary_models` has this `name`"
+        )
 
     async def _teacher_logprobs(
         self, experience: Experience, teacher: ModelWrapper, temperature: float
@@ -60,7 +73,8 @@ class OnPolicyDistillWorkflow(SimpleWorkflow):
                 f"{teacher.text_of(response)[:80]!r} in tokens that the policy means as "
                 f"{self.model.text_of(response)[:80]!r}: it needs the same tokenizer"
             )
-        logprobs = await teacher.token_logprobs(sequence.tokens.tolist(), temperature)
+        tokens, images = sequence.tokens.tolist(), experience.blobs
+        logprobs = await teacher.token_logprobs(tokens, temperature, images)
         return logprobs[sequence.prompt_length - 1 :]
 
     async def _score_or_zero(self, experience: Experience) -> None:

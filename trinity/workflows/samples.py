@@ -78,6 +78,7 @@ async def _encoded(model: "ModelWrapper", said: Transcript) -> Experience:
 
     Raises: UserError when the template rewrites earlier messages, or it does not fit.
     """
+    said = replace(said, messages=list(await model.load_images(said.messages)))
     messages, tools = said.messages, said.tools
     places = _assistant_places(messages)
     if not places:
@@ -100,7 +101,7 @@ async def _encoded(model: "ModelWrapper", said: Transcript) -> Experience:
     end = _end_of(model, _behind(model, said, places[-1])[len(whole.token_ids) :])
     end = end[: model.limits.max_model_len - len(whole.token_ids)]
     tokens, mask = [*whole.token_ids, *end], np.append(mask, np.ones(len(end), np.bool_))
-    logprobs = await model.token_logprobs(tokens, said.temperature)
+    logprobs = await model.token_logprobs(tokens, said.temperature, whole.image_refs)
     body = TokenSequence(
         tokens=np.array(tokens, dtype=np.int32),
         prompt_length=first,
@@ -110,7 +111,7 @@ async def _encoded(model: "ModelWrapper", said: Transcript) -> Experience:
         response_text=model.text_of(tokens[first:]),
         role_spans=whole.role_spans,
     )
-    return Experience(body=body)
+    return Experience(body=body, blobs=whole.image_refs)
 
 
 def _behind(model: "ModelWrapper", said: Transcript, place: int) -> list[int]:
@@ -253,8 +254,8 @@ def _check_tokens(sequence: TokenSequence, model: "ModelWrapper") -> None:
 def _fill_in(experience: Experience, body: TokenSequence, model: "ModelWrapper") -> None:
     tokens_L = body.tokens.tolist()
     if experience.lacks_logprobs:
-        scores = model.wait_in_thread(model.score_async(tokens_L))
-        experience.logprobs = scores.logprobs[body.prompt_length - 1 :]
+        asked = model.token_logprobs(tokens_L, images=experience.blobs)
+        experience.logprobs = model.wait_in_thread(asked)[body.prompt_length - 1 :]
     body.response_text = body.response_text or model.text_of(tokens_L[body.prompt_length :])
     body.prompt_text = body.prompt_text or model.text_of(tokens_L[: body.prompt_length])
 

@@ -5,9 +5,10 @@ from typing import ClassVar, cast
 
 import numpy as np
 
+from trinity.data.conversations import text_part
 from trinity.errors import UserError
 from trinity.types import Alignment, Array, Experience, FinishReason, FloatArray, JsonValue
-from trinity.workflows.messages import Message
+from trinity.workflows.messages import Message, as_mappings
 from trinity.workflows.on_policy_distill_workflow import TEACHER_LOGPROBS
 from trinity.workflows.simple_workflow import SimpleWorkflow
 from trinity.workflows.workflow import Arguments
@@ -70,7 +71,8 @@ class SelfDistillWorkflow(SimpleWorkflow):
             return None
         messages = self.messages()
         place = max(i for i, message in enumerate(messages) if message["role"] == "user")
-        content = messages[place]["content"] + template.replace(HINT, str(hint))
+        asked, said = messages[place]["content"], template.replace(HINT, str(hint))
+        content = asked + said if isinstance(asked, str) else [*asked, text_part(said)]
         messages[place] = cast(Message, {**messages[place], "content": content})
         return messages
 
@@ -86,10 +88,12 @@ class SelfDistillWorkflow(SimpleWorkflow):
             return np.zeros(sequence.response_length, dtype=np.float32)
         if hinted is None:
             return sequence.rollout_logprobs.copy()
-        prompt = self.model.tokenizer.encode_chat(hinted, self.task.tools).token_ids
+        messages = await self.model.load_images(as_mappings(hinted))
+        prompt = self.model.tokenizer.encode_chat(messages, self.task.tools)
         answer = sequence.tokens[sequence.prompt_length :].tolist()
-        logprobs = await self.model.token_logprobs([*prompt, *answer])
-        return logprobs[len(prompt) - 1 :]
+        tokens = [*prompt.token_ids, *answer]
+        logprobs = await self.model.token_logprobs(tokens, images=prompt.image_refs)
+        return logprobs[len(prompt.token_ids) - 1 :]
 
 
 def _gain(experience: Experience, hinted_logprobs: FloatArray) -> float:

@@ -30,7 +30,7 @@ from trinity.runtime.imports import collection_paused
 from trinity.runtime.threads import in_daemon_thread
 from trinity.types import MAX_EXPERTS, ArrayData, FinishReason, SamplingParams
 from trinity.weights.offer import Receivers, ReceiverSlot
-from trinity.workflows.generation import Generation, GenerationDelta, OnDelta, Scores
+from trinity.workflows.generation import Generation, GenerationDelta, ImagePrompt, OnDelta, Scores
 
 if TYPE_CHECKING:
     import vllm
@@ -168,11 +168,18 @@ class VllmEngine:
         """Scores the tokens as a prompt; the token that vLLM generates after it is dropped.
 
         A sequence that fills the model's context has no room for that token. Its own last token is
-        then scored in the position of the generated one.
+        then scored in the position of the generated one; so is one of an image that a model wrote
+        itself, which a prompt cannot have.
         """
         self._check_vocabulary(token_ids)
-        is_full = len(token_ids) == self._max_model_len
-        prompt, last = (token_ids[:-1], token_ids[-1:]) if is_full else (token_ids, [])
+        is_apart = len(token_ids) == self._max_model_len or (
+            self._vision is not None and token_ids[-1] == self._vision.image_token
+        )
+        prompt, last = (
+            (token_ids, [])
+            if not is_apart
+            else (ImagePrompt.without_last(token_ids), token_ids[-1:])
+        )
         answer = await self._score_prompt(prompt, last, num_likeliest)
         positions = [options for options in answer.prompt_logprobs or () if options is not None]
         tops = [_top_logprobs(p, num_likeliest) for p in positions] if num_likeliest else []

@@ -146,6 +146,10 @@ async def test_answers_to_images_are_drawn_from_the_models_own_distribution(
     for answer in answers:
         by_hand = logprobs_by_transformers(served, answer, served.directory)
         np.testing.assert_allclose(answer.sequence.rollout_logprobs, by_hand, rtol=0, atol=1e-4)
+        tokens, images = answer.sequence.tokens.tolist(), answer.blobs
+        scored = await served.model().token_logprobs(tokens, images=images)
+        of_answer = scored[answer.sequence.prompt_length - 1 :]
+        np.testing.assert_allclose(of_answer, by_hand, rtol=0, atol=1e-4)
     turned = (await served.model().chat_async(chat(*parts[::-1]), n=4))[0]
     assert turned.sequence.tokens.tolist() != answers[0].sequence.tokens.tolist()
 

@@ -213,4 +213,4 @@ def test_two_ranks_train_with_images_as_transformers_alone_does(
         expected = {key: array for key, array in expected.items() if "visual" not in key}
     else:
         assert any("visual" in key and np.abs(array).max() > 1e-5 for key, array in found.items())
-    close(expected, {key: found[prefix + key] for key in expected})
+    close(expected, {key: found[prefix + key].astype(np.float32) for key in expected})

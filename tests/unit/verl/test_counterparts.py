@@ -333,6 +333,35 @@ def test_a_teacher_trains_in_place_of_rewards() -> None:
     assert missing(found) == []
 
 
+def teachers(*names: str) -> list[str]:
+    """Keys of further teachers, each with rows of its own."""
+    return [
+        f"+distillation.teacher_models.{name}.{key}"
+        for name in names
+        for key in (f"model_path=/{name}", f"key=of_{name}", "num_replicas=1")
+    ]
+
+
+def test_each_of_several_teachers_has_its_own_rows() -> None:
+    found = from_keys(
+        *DISTILLED,
+        *teachers("a", "b"),
+        f"{LOSS_OF_TEACHER}.loss_mode=k1",
+        "data.train_files=/a.parquet",
+        "trainer.n_gpus_per_node=8",
+        "distillation.n_gpus_per_node=4",
+    )
+    given = flat(found.values)
+    for place, name in enumerate("ab"):
+        of_teacher = f"explorer.auxiliary_models[{place}]"
+        assert given[f"{of_teacher}.model_path"] == f"/{name}"
+        assert given[f"{of_teacher}.name"] == f"of_{name}"
+        assert given[f"{of_teacher}.engine_num"] == 1
+    workflow = "buffer.explorer_input.taskset.workflow_args.teacher_key"
+    assert given[workflow] == "data_source" and "/teacher" not in given.values()
+    assert missing(found) == []
+
+
 def test_without_rewards_the_teachers_coefficient_is_one_as_in_verl() -> None:
     key = f"{LOSS_OF_TEACHER}.distillation_loss_coef=0.5"
     found = from_keys(*DISTILLED, f"{LOSS_OF_TEACHER}.loss_mode=k1", key)
@@ -360,8 +389,9 @@ def test_a_teacher_beside_rewards_is_one_advantage() -> None:
 def test_other_ways_to_learn_from_a_teacher_are_not_taken_for_this_one() -> None:
     found = from_keys(*DISTILLED, f"{LOSS_OF_TEACHER}.loss_mode=forward_kl_topk")
     assert any("loss_mode=forward_kl_topk" in line for line in missing(found))
-    second = from_keys(*DISTILLED, "distillation.teacher_models.other.model_path=/other")
-    assert any("there is one teacher" in line for line in missing(second))
+    whole = (f"{LOSS_OF_TEACHER}.use_policy_gradient=False", *teachers("a", "b"))
+    second = from_keys(*DISTILLED, f"{LOSS_OF_TEACHER}.loss_mode=forward_kl_topk", *whole)
+    assert any("one teacher is in the trainer" in line for line in missing(second))
     off = from_keys(f"{TEACHER}.model_path=/teacher")
     assert "explorer.auxiliary_models[0].model_path" not in flat(off.values)
 

@@ -14,6 +14,7 @@ from trinity.plugins import WORKFLOWS
 from trinity.types import EID, Experience, FinishReason, JsonObject, SamplingParams
 from trinity.workflows.generation import ModelLimits, Scores
 from trinity.workflows.model import ModelWrapper
+from trinity.workflows.on_policy_distill_workflow import TEACHER_LOGPROBS
 
 ROW: JsonObject = {"question": "1+1=", "answer": "2"}
 SAID = r"So it is \boxed{2}"
@@ -35,7 +36,9 @@ class OtherTokenizer(TurnTokenizer):
         return super().decode(token_ids).swapcase()
 
 
-def teacher_with(tokenizer: TurnTokenizer, longest: int = 20_000) -> tuple[Teacher, ModelWrapper]:
+def teacher_with(
+    tokenizer: TurnTokenizer, longest: int = 20_000, name: str = "teacher"
+) -> tuple[Teacher, ModelWrapper]:
     engine = Teacher([])
     model = ModelWrapper(
         generator=engine,
@@ -44,7 +47,7 @@ def teacher_with(tokenizer: TurnTokenizer, longest: int = 20_000) -> tuple[Teach
         sampling=SamplingParams(),
         weights=(0, 0),
         seed_of_call=lambda call: call,
-        auxiliary_name="teacher",
+        auxiliary_name=name,
     )
     return engine, model
 
@@ -109,3 +112,13 @@ async def test_what_cannot_be_taught_is_said() -> None:
         await taught([teacher_with(TurnTokenizer())[1]], temperature=0.5)
     with pytest.raises(UserError, match="no number"):
         await taught([teacher_with(TurnTokenizer())[1]], temperature="hot")
+
+
+async def test_a_rows_column_chooses_its_teacher() -> None:
+    engines = [teacher_with(TurnTokenizer(), name=name) for name in ("1", "2")]
+    models = [model for _, model in engines]
+    experience = await taught(models, teacher_key="answer")
+    assert TEACHER_LOGPROBS in experience.arrays
+    assert [len(engine.prompts) for engine, _ in engines] == [0, 1]
+    with pytest.raises(UserError, match=r"has '2' in the column `answer`.*has this `name`"):
+        await taught(models[:1], teacher_key="answer")

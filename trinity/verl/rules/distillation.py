@@ -1,12 +1,12 @@
 """Converts on-policy distillation: a teacher instead of rewards, or in addition to them."""
 
 from trinity.algorithm.units import SAMPLE_UNIT, UNIT_ARGUMENT
-from trinity.verl.rules.rewards import INPUT
+from trinity.verl.rules.rewards import DATA_SOURCE, INPUT, tasksets_of
 from trinity.verl.settings import VerlSetting
 from trinity.verl.values import JsonValue
 from trinity.verl.work import ACTOR, Conversion
 
-TEACHER = "explorer.auxiliary_models[0]"
+TEACHERS = "explorer.auxiliary_models"
 COUNTS_SAMPLES = "veRL's baselines count samples, not runs"
 _TEACHERS = "distillation.teacher_models."
 _LOSS = "distillation.distillation_loss"
@@ -166,32 +166,50 @@ def _teacher_settings(work: Conversion) -> list[VerlSetting]:
     return [setting for setting in work.settings.all() if setting.key.startswith(_TEACHERS)]
 
 
-def _put_teacher(work: Conversion, *, in_trainer: bool = False) -> None:
-    """Converts the first teacher with a model; there is one teacher for all rows."""
-    settings = _teacher_settings(work)
+def teacher_names(work: Conversion) -> list[str]:
+    """Returns the names of teachers with a model; veRL drops its default where others are."""
     names = [
         setting.key.removeprefix(_TEACHERS).partition(".")[0]
-        for setting in settings
+        for setting in _teacher_settings(work)
         if setting.key.endswith(".model_path")
     ]
-    first = names[0] if names else ""
-    for setting in settings:
+    return [name for name in names if name != "teacher_model"] or names
+
+
+def _put_teacher(work: Conversion, *, in_trainer: bool = False) -> None:
+    """Converts the teachers; each has the rows of its `key`, if there are several."""
+    names = teacher_names(work)
+    known = names[:1] if in_trainer else names
+    for setting in _teacher_settings(work):
         name, _, key = setting.key.removeprefix(_TEACHERS).partition(".")
         work.settings.take(setting.key)
-        if name != first:
-            work.report.missing.append((setting, "there is one teacher, the first, for all rows"))
+        if name not in names:
+            work.report.not_needed.append((setting, "veRL drops it, as there are other teachers"))
+        elif name not in known:
+            work.report.missing.append((setting, "one teacher is in the trainer, for all rows"))
         elif not in_trainer:
-            _put_teacher_key(work, setting, key)
+            _put_teacher_key(work, setting, key, known.index(name), is_only=len(known) == 1)
         elif key == "model_path":
             work.put("algorithm.distillation.model_path", setting.value, setting)
         else:
             why = "the teacher is in the trainer and has no engine"
             work.report.not_needed.append((setting, why))
-    work.report_not_needed("distillation.teacher_key", "there is one teacher for all rows")
+    key = "distillation.teacher_key"
+    if len(known) < 2:
+        work.report_not_needed(key, "there is one teacher for all rows")
+        return
+    given = work.settings.take(key)
+    column = DATA_SOURCE if given is None else given.value
+    source = given or f"veRL's default of {key}"
+    for taskset in tasksets_of(work):
+        work.put(f"{taskset}.workflow_args.teacher_key", column, source)
 
 
-def _put_teacher_key(work: Conversion, setting: VerlSetting, key: str) -> None:
+def _put_teacher_key(
+    work: Conversion, setting: VerlSetting, key: str, place: int, *, is_only: bool
+) -> None:
     ours = {
+        **({} if is_only else {"key": "name"}),
         "model_path": "model_path",
         "inference.tensor_model_parallel_size": "tensor_parallel_size",
         "inference.gpu_memory_utilization": "gpu_memory_utilization",
@@ -199,7 +217,7 @@ def _put_teacher_key(work: Conversion, setting: VerlSetting, key: str) -> None:
         "inference.enforce_eager": "enforce_eager",
     }.get(key)
     if ours is not None:
-        work.put(f"{TEACHER}.{ours}", setting.value, setting)
+        work.put(f"{TEACHERS}[{place}].{ours}", setting.value, setting)
     elif key in ("key", "num_replicas", "inference.name"):
         why = "engines follow from GPUs, and vLLM is the teacher's engine, too"
         work.report.not_needed.append((setting, why))

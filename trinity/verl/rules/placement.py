@@ -6,7 +6,7 @@ rollout run ahead.
 
 import math
 
-from trinity.verl.rules.distillation import TEACHER, teacher_gpus
+from trinity.verl.rules.distillation import TEACHERS, teacher_gpus, teacher_names
 from trinity.verl.rules.ranks import (
     GpuShares,
     RolloutDemand,
@@ -48,7 +48,8 @@ def convert_placement(work: Conversion) -> None:
     machines, own_gpus = _put_cluster(work)
     reserved, per_teacher = teacher_gpus(work)
     per_judge = per_teacher or _reward_model_size(work)
-    judges = _judges(machines, reserved, per_judge)
+    teachers = len(teacher_names(work)) if per_teacher else 1
+    judges = max(_judges(machines, reserved, per_judge) // teachers, 1) * teachers
     others = judges * per_judge
     if _takes_turns(work, machines, own_gpus + others):
         _put_turns(work)
@@ -65,7 +66,9 @@ def convert_placement(work: Conversion) -> None:
     if machines.spans(demand.per_engine):
         _advise_on_machines(work, machines, demand.per_engine)
     if per_teacher:
-        work.put(f"{TEACHER}.engine_num", judges, f"{reserved} GPUs of `distillation`")
+        for place in range(teachers):
+            key, note = f"{TEACHERS}[{place}].engine_num", f"{reserved} GPUs of `distillation`"
+            work.put(key, judges // teachers, note)
     elif per_judge:
         _put_reward_model(work, judges)
     if not shares.ranks:
