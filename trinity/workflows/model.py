@@ -388,22 +388,6 @@ class ModelWrapper(RatingModel):
             _log_answer(self._tokenizer, prompt, generation)
             return generation
 
-    async def _score(
-        self, tokens: Sequence[int], num_likeliest: int, images: tuple[JsonObject, ...] = ()
-    ) -> Scores:
-        token_ids = [int(token) for token in tokens]
-        limit = self._limits.max_model_len
-        if not 1 <= len(token_ids) <= limit:
-            raise UserError(
-                f"log-probabilities are given for 1 to {limit} tokens (`max_model_len`), "
-                f"not for {len(token_ids)}"
-            )
-        with self._calls.in_progress():
-            if len(token_ids) == 1:
-                return Scores(logprobs=[])
-            shown = await self.shown(Prompt(text="", token_ids=token_ids, images=images))
-            return await self._generator.score(shown, num_likeliest=num_likeliest)
-
 
 def _check_limits(model: ModelWrapper, number: int) -> None:
     """Raises UserError if the answer of this number is beyond what its run may have."""

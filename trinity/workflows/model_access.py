@@ -18,6 +18,7 @@ from trinity.workflows.generation import (
     Prompt,
     PromptImages,
     RatedChat,
+    Scores,
     as_score,
     rater_of,
 )
@@ -400,6 +401,22 @@ class RatingModel(ModelAccess):
         self._calls.require_open()
         with self._calls.in_progress():
             return await rater_of(self._generator).rate(chat)
+
+    async def _score(
+        self, tokens: Sequence[int], num_likeliest: int, images: tuple[JsonObject, ...] = ()
+    ) -> Scores:
+        token_ids = [int(token) for token in tokens]
+        limit = self._limits.max_model_len
+        if not 1 <= len(token_ids) <= limit:
+            raise UserError(
+                f"log-probabilities are given for 1 to {limit} tokens (`max_model_len`), "
+                f"not for {len(token_ids)}"
+            )
+        with self._calls.in_progress():
+            if len(token_ids) == 1:
+                return Scores(logprobs=[])
+            shown = await self.shown(Prompt(text="", token_ids=token_ids, images=images))
+            return await self._generator.score(shown, num_likeliest=num_likeliest)
 
 
 async def _value(value: ValueT) -> ValueT:

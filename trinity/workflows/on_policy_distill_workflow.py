@@ -18,7 +18,7 @@ TEACHER_LOGPROBS = "teacher_logprobs"
 class OnPolicyDistillWorkflow(SimpleWorkflow):
     """Used with `on_policy_distill` and similar; the teacher is the first auxiliary model.
 
-    With `teacher_key`, a row's value in that column is the `name` of its own. A teacher must have
+    With `teacher_key`, a row's value in that column is its teacher's `name`. A teacher must have
     the policy's tokenizer, and read images if the row has some. The reward is the taskset's, or 0
     without one, and is not trained on; the metric `kl_divergence` is the policy's log-probabilities
     minus the teacher's, summed over the answer. `temperature` is the teacher's and must be 1.

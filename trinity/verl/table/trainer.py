@@ -196,7 +196,7 @@ ROWS: tuple[KeyRow, ...] = (
     combined_row(
         "distillation.teacher_models.*",
         "explorer.auxiliary_models, algorithm.distillation.model_path",
-        "one teacher, the first model; in the trainer for `forward_kl_topk`",
+        "several have the rows of their `key`; in the trainer, one, for `forward_kl_topk`",
     ),
     combined_row("distillation.nnodes", "explorer.auxiliary_models[0].engine_num", "its own GPUs"),
     combined_row(
