@@ -5,6 +5,7 @@ Started by `benchmarks.sessions`: `python -m benchmarks.sessions.explorer`.
 
 import asyncio
 import hashlib
+import json
 import random
 import sys
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ from services.explorer import engines
 from services.explorer.control.explorer import Explorer
 from services.explorer.delivery.publisher import NatsBroker
 from services.explorer.engine.interface import EngineOptions
+from services.explorer.engine.tokenizer import MAX_CACHED_TOKENS, PromptCache
 from services.explorer.settings import ExplorerSettings
 from tests.support.model_free.engine import HashEngine
 from trinity.runtime.rpc.runner import run_service
@@ -38,14 +40,24 @@ def text_of(tokens: Sequence[int]) -> str:
 
 
 class WordTokenizer:
-    """A token a word; answers keep their end token in a chat."""
+    """A token a word; answers keep their end token in a chat. Chats are cached, as a model's are."""
 
     template_sha256 = hashlib.sha256(b"words").digest()
     end_token_ids = (END,)
 
+    def __init__(self) -> None:
+        self._cache = PromptCache(MAX_CACHED_TOKENS)
+
     def encode_chat(self, messages: Sequence[Message], tools: Sequence[JsonObject] = ()) -> Prompt:
         """Encodes a role, its words and an end for each message, and the answer's role."""
         assert not tools
+        chat = json.dumps(messages)
+        if (prompt := self._cache.get(chat)) is None:
+            prompt = self._encode_chat(messages)
+            self._cache.put(chat, prompt)
+        return prompt
+
+    def _encode_chat(self, messages: Sequence[Message]) -> Prompt:
         tokens: list[int] = []
         for message in messages:
             content = self.encode(str(message["content"])).token_ids

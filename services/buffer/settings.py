@@ -41,6 +41,11 @@ class BufferSettings(ServiceSettings):
     """Tasksets that one tenant may have submitted."""
     tenant_uploads: QuotaText = "256"
     """Unfinished submissions of tasks that one tenant may have."""
+    tenant_sessions: QuotaText = "100000"
+    """Sessions of clients that one tenant may have opened within a week."""
+    tenant_session_bytes: QuotaText = "256GiB"
+    """Turns and samples that the runs with clients of one tenant may have stored, in bytes: with
+    more, no further session is opened."""
     fetch_messages: int = Field(default=32, gt=0, le=64)
     """Most messages, of at most 1 MiB each, that are taken from the stream at once."""
     advantage_seconds: float = Field(default=10.0, gt=0)

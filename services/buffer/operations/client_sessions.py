@@ -43,6 +43,7 @@ class OpenedSession:
 
     session_id: str
     secret: str
+    is_new: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +77,8 @@ async def open_session(
         and await token_of(connection, key, own_id) is not None
     ):
         raise NotFound(NO_SESSION)
-    await hold_session(connection, key, own_id, name, token)
-    return OpenedSession(own_id, right)
+    is_new = await hold_session(connection, key, own_id, name, token)
+    return OpenedSession(own_id, right, is_new)
 
 
 def _id_in(secret: str) -> str:

@@ -57,6 +57,8 @@ class SessionRpcs(BufferServicerBase):
             opened = await open_session(
                 connection, key, name=name, secret=request.secret, token=token
             )
+            if opened.is_new:
+                await self.quotas.check_new_session(connection, key.tenant)
         return pb.OpenSessionResponse(**fields_of(pb.OpenSessionResponse, opened))
 
     async def RewardCalls(

@@ -13,7 +13,7 @@ from services.buffer.store.database import (
     stage_params,
     value_of,
 )
-from services.buffer.store.schema import STAGE_KEY, UUID
+from services.buffer.store.schema import NOW, STAGE_KEY, UUID
 from services.buffer.store.session_schema import session, turn
 from services.buffer.store.turns import OF_SESSIONS, TOKENS, UNCOMMITTED_SECONDS, StoredTurn
 from trinity.runtime.sql import Connection
@@ -46,15 +46,15 @@ async def token_of(connection: Connection, key: StageKey, own_id: str) -> str | 
 
 async def hold_session(
     connection: Connection, key: StageKey, own_id: str, name: str, token: str
-) -> None:
-    """Makes a session if there is none, and gives it this token."""
+) -> bool:
+    """Makes a session if there is none, and gives it this token; returns True for a new one."""
     row = {**key_columns(key), "session_id": own_id, "client": name, "token": token}
     new = insert(session).values(row)
-    await connection.execute(
-        new.on_conflict_do_update(
-            index_elements=["session_id", *STAGE_KEY], set_={"token": new.excluded.token}
-        )
+    held = new.on_conflict_do_update(
+        index_elements=["session_id", *STAGE_KEY],
+        set_={"token": new.excluded.token, "opened_at": NOW},
     )
+    return bool(await connection.fetch_value(held.returning(sa.literal_column("xmax = 0"))))
 
 
 async def turns_of_client(

@@ -6,9 +6,11 @@ from typing import Self
 import sqlalchemy as sa
 
 from services.buffer.settings import BufferSettings
-from services.buffer.store.database import count_rows
+from services.buffer.store.database import count_rows, seconds_from_now
 from services.buffer.store.media_schema import media
-from services.buffer.store.schema import blob, taskset, taskset_upload
+from services.buffer.store.schema import STAGE_KEY, blob, segment, taskset, taskset_upload
+from services.buffer.store.session_schema import session
+from services.buffer.store.turns import UNCOMMITTED_SECONDS
 from trinity.runtime.rpc.quotas import QuotaUse, TenantQuota
 from trinity.runtime.sql import Connection
 
@@ -31,6 +33,8 @@ class BufferQuotas:
     uploads: TenantQuota
     upload_memory: QuotaUse
     media_bytes: TenantQuota
+    sessions: TenantQuota
+    session_bytes: TenantQuota
 
     @classmethod
     def from_settings(cls, settings: BufferSettings) -> Self:
@@ -53,6 +57,16 @@ class BufferQuotas:
             ),
             media_bytes=quota(
                 "tenant_media_bytes", "bytes of images", remedy=f"end runs, or {DELETE_TASKSETS}"
+            ),
+            sessions=quota(
+                "tenant_sessions",
+                "sessions of clients",
+                remedy="go on with one of them by its name, or wait until some are a week old",
+            ),
+            session_bytes=quota(
+                "tenant_session_bytes",
+                "bytes in runs with clients",
+                remedy="end some, or lower their `buffer.keep_steps`",
             ),
             upload_memory=QuotaUse(
                 quota(
@@ -92,6 +106,22 @@ class BufferQuotas:
         own = taskset_upload.c.tenant == tenant, ~taskset_upload.c.is_complete
         num_open = await count_rows(connection, taskset_upload, *own)
         self.uploads.check(tenant, used=num_open, more=1)
+
+    async def check_new_session(self, connection: Connection, tenant: str) -> None:
+        """Checks that the tenant may have the client's session that this transaction has opened.
+
+        Those that were opened before do not count: calls that they have not committed are expired.
+        """
+        of_clients = sa.and_(session.c.tenant == tenant, session.c.client.is_not(None))
+        is_young = session.c.opened_at > seconds_from_now(-UNCOMMITTED_SECONDS)
+        num_open = await count_rows(connection, session, of_clients, is_young)
+        self.sessions.check(tenant, used=num_open - 1, more=1)
+        same_stage = sa.and_(*(session.c[name] == segment.c[name] for name in STAGE_KEY))
+        query = _total(segment.c.num_bytes).where(
+            segment.c.removed_at.is_(None), sa.exists().where(of_clients, same_stage)
+        )
+        held = int(await connection.fetch_value(query) or 0)
+        self.session_bytes.check(tenant, used=held, more=1)
 
     async def check_tasks(self, connection: Connection, tenant: str, num_bytes: int) -> None:
         """Checks that the tenant has room for more tasks."""

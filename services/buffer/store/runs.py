@@ -191,22 +191,23 @@ async def load_commit_context(
     ids = list({*(own.assignment_id for own in results), *of_turns})
     clients = list({own.session_id for own in turns if own.assignment_id is None})
     turn_ids = {turn_id for own in turns for turn_id in (own.turn_id, own.parent_id) if turn_id}
-    _, stages, _, views, fill, *found = await connection.fetch_together(
+    of_runs = [(_HOLD, stage_params(key, ids=ids)), (_VIEWS, stage_params(key, ids=ids))]
+    _, stages, fill, *found = await connection.fetch_together(
         *locking(key, is_shared=not is_alone),
-        (_HOLD, stage_params(key, ids=ids)),
-        (_VIEWS, stage_params(key, ids=ids)),
         (FILL, stage_params(key)),
+        *(of_runs if ids else []),
         *((_BY_PLACE_OR_SEQUENCE, values) for values in _by_producer(key, results)),
         *([(KNOWN_TURNS, stage_params(key, ids=list(turn_ids)))] if turn_ids else []),
         *([(TOKENS, stage_params(key, ids=clients))] if clients else []),
     )
     tokens = found.pop() if clients else []
     known_turns = found.pop() if turn_ids else []
+    views, attempts = (found[1], found[2:]) if ids else ([], [])
     if (stage := stage_of(stages)) is None:
         return None
     known = [
         value_of(StoredAttempt, row, place=(row.assignment_id, row.run, row.attempt))
-        for rows in found
+        for rows in attempts
         for row in rows
     ]
     return CommitContext(

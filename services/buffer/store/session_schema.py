@@ -27,6 +27,11 @@ session = sa.Table(  # The calls of a run over its address, or those of a client
     sa.Column("token", UUID),
     sa.Index("session_assignment_ix", "assignment_id", *STAGE_KEY),
 )
+sa.Index(
+    "session_client_ix",
+    *(session.c[name] for name in STAGE_KEY),
+    postgresql_where=session.c.client.is_not(None),
+)
 
 turn = sa.Table(  # One answer of a session: a node of its tree; its body is in `payload`
     "turn",

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from services.explorer.clients.buffer import ExplorerBufferClient, lease_of
@@ -79,7 +80,7 @@ class StageTurns:
             del self._sent[own_id]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class ClientTurns:
     """The store of a client's session, under the token of this explorer."""
 
@@ -89,12 +90,17 @@ class ClientTurns:
     token: str
     on_loss: Callable[[], None]
     """Called when another explorer holds the session."""
+    _stored: list[SessionTurn] | None = None
+    """The stored turns, compressed; None until they are read. Nobody else adds to them."""
 
     async def load(self) -> list[SessionTurn]:
         """Returns the stored turns. Raises: RpcError."""
         await self.stage.wait_for_reports(self.session_id)
-        lease = pb.Lease(assignment_id=self.session_id, lease_token=self.token)
-        return await self.stage.buffer.get_client_turns(self.key, self.session_id, lease=lease)
+        if self._stored is None:
+            lease = pb.Lease(assignment_id=self.session_id, lease_token=self.token)
+            buffer = self.stage.buffer
+            self._stored = await buffer.get_client_turns(self.key, self.session_id, lease=lease)
+        return self._stored
 
     def store(self, turn: TurnNode) -> Report:
         """Sends a turn."""
@@ -102,12 +108,15 @@ class ClientTurns:
         message.session_id, message.call_id = self.session_id, turn.call
         message.lease_token = self.token
         report = self.stage.send(self.session_id, message)
-        report.add_done_callback(self._on_report)
+        report.add_done_callback(partial(self._on_report, message))
         return report
 
-    def _on_report(self, report: Report) -> None:
-        if not report.cancelled() and report.result().outcome is CommitOutcome.REJECTED:
+    def _on_report(self, message: SessionTurn, report: Report) -> None:
+        outcome = None if report.cancelled() else report.result().outcome
+        if outcome is CommitOutcome.REJECTED:
             self.on_loss()
+        elif outcome is CommitOutcome.COMMITTED and self._stored is not None:
+            self._stored.append(message)
 
 
 def _message(key: StageKey, turn: TurnNode) -> SessionTurn:

@@ -90,12 +90,14 @@ class Session:
         """None where the seeds follow from the numbers of the calls."""
         self._store = store
         self._slots: dict[SlotKey, list[Slot]] = {}
+        self._given: set[str] = set()
+        """Turns that clients have received, of those that were unloaded."""
         self._loading = asyncio.Lock()
         self._is_loaded = store is None
         self.tree = TurnTree()
 
     async def load(self) -> None:
-        """Reads what earlier attempts have left, once.
+        """Reads what earlier attempts have left, once, and again after `unload`.
 
         Raises: InvalidApiRequest when the buffer does not give it.
         """
@@ -105,11 +107,19 @@ class Session:
             try:
                 for message in await self._store.load():
                     parent = self.tree.turns[message.parent_id] if message.parent_id else None
-                    is_given = message.is_rewarded  # its client received it
+                    # A rewarded one was received.
+                    is_given = message.is_rewarded or message.id in self._given
                     self._take_over(decode_turn(message, parent), is_given=is_given)
             except RpcError as error:
                 raise unavailable(f"the turns of this run cannot be read: {error}") from error
             self._is_loaded = True
+
+    def unload(self) -> None:
+        """Lets go of the turns until the next request, unless some are on their way."""
+        slots = [slot for own in self._slots.values() for slot in own]
+        if self._store is not None and all(slot.ended.is_set() for slot in slots):
+            self._given |= {slot.id for slot in slots if slot.is_given}
+            self._slots, self.tree, self._is_loaded = {}, TurnTree(), False
 
     def _take_over(self, turn: TurnNode, *, is_given: bool) -> None:
         slot = Slot(

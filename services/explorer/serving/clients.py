@@ -35,7 +35,14 @@ from services.explorer.serving.pool import LendEngine
 from services.explorer.serving.server import ModelServer
 from services.explorer.serving.work import ServerParts
 from services.explorer.types import WeightsId, WeightsRequirement, WeightsVersion
-from trinity.errors import Forbidden, InvalidRequest, NotFound, PreconditionFailed, RpcError
+from trinity.errors import (
+    Forbidden,
+    InvalidRequest,
+    NotFound,
+    PreconditionFailed,
+    QuotaExceeded,
+    RpcError,
+)
 from trinity.types import JsonObject, StageKey
 from trinity.workflows.generation import Generator
 
@@ -43,11 +50,14 @@ logger = logging.getLogger(__name__)
 
 MAX_SESSIONS = 5_000
 """Sessions held in memory; the longest unused ones are read from the buffer again."""
+MAX_LOADED = 256
+"""Those of them whose turns are ready; the turns of the others are kept as they are stored."""
 STATUS: dict[type[RpcError], tuple[int, str]] = {
     InvalidRequest: (400, "invalid_request_error"),
     Forbidden: (403, "permission_error"),
     NotFound: (404, "not_found_error"),
     PreconditionFailed: (409, "conflict_error"),
+    QuotaExceeded: (429, "rate_limit_error"),
 }
 SUCCESS: JsonObject = {"status": "success"}
 SINGLE = (
@@ -79,6 +89,7 @@ class ClientSessions:
     seed: int
     stage: StageTurns
     _held: OrderedDict[str, ClientSession] = field(default_factory=OrderedDict)
+    _loaded: OrderedDict[ClientSession, None] = field(default_factory=OrderedDict)
     _opening: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def open_named(self, name: str) -> str:
@@ -105,6 +116,15 @@ class ClientSessions:
             yield held
         finally:
             held.num_open -= 1
+            self._unload_unused(held)
+
+    def _unload_unused(self, used: ClientSession) -> None:
+        self._loaded[used] = None
+        self._loaded.move_to_end(used)
+        if len(self._loaded) > MAX_LOADED:
+            oldest, _ = self._loaded.popitem(last=False)
+            if not oldest.num_open:  # else it comes again
+                oldest.turns.unload()
 
     async def _taken(self, secret: str) -> ClientSession:
         """Takes a session over; requests that come meanwhile find it."""

@@ -5,10 +5,14 @@ import uuid
 from collections.abc import AsyncIterator
 
 import grpc
+import psycopg
 import pytest
 
 from services.buffer.domain.tasks import CHUNK_ROWS
+from tests.integration.buffer.harness import talk_to
 from tests.integration.buffer.process import BufferProcess
+from tests.integration.buffer.test_client_sessions import begin, opened, turn_of
+from tests.integration.buffer.test_sessions import COMMITTED, settle
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.api.v1.buffer_pb2_grpc import BufferServiceStub
 from trinity.errors import QuotaExceeded, TooLarge
@@ -26,6 +30,8 @@ def own_settings() -> dict[str, str]:
         "TRINITY_BUFFER_TENANT_TASKSET_BYTES": "40, d=1200",
         "TRINITY_BUFFER_TENANT_TASKSETS": "2",
         "TRINITY_BUFFER_TENANT_UPLOADS": "2",
+        "TRINITY_BUFFER_TENANT_SESSIONS": "2",
+        "TRINITY_BUFFER_TENANT_SESSION_BYTES": "100",
     }
 
 
@@ -131,3 +137,27 @@ def test_what_is_too_large_is_not_tried_again() -> None:
             return "a blob may have at most 67108864 bytes"
 
     assert isinstance(error_of(Refusal()), TooLarge)
+
+
+async def test_clients_have_so_many_sessions_and_bytes(
+    own_process: BufferProcess, buffer_dsn: str
+) -> None:
+    token = str(uuid.uuid4())
+    async with talk_to(own_process) as buffer:
+        await begin(buffer)
+        first = await opened(buffer, token, name="a")
+        await opened(buffer, token, name="b")
+        with pytest.raises(grpc.aio.AioRpcError) as sessions:
+            await opened(buffer, token, name="c")
+        assert "has 2 sessions of clients, and 1 more would exceed" in told(sessions.value)
+        assert "go on with one of them by its name" in told(sessions.value)
+        await opened(buffer, token, name="a")
+        with psycopg.connect(buffer_dsn) as connection:
+            connection.execute("UPDATE session SET opened_at = now() - interval '8 days'")
+        await opened(buffer, token, name="d")
+        turn = turn_of(buffer, first.session_id, token)
+        turn.payload = bytes(200)
+        assert [report.state for report in await settle(buffer, turn)] == [COMMITTED]
+        with pytest.raises(grpc.aio.AioRpcError) as stored:
+            await opened(buffer, token, name="e")
+        assert "200 bytes in runs with clients" in told(stored.value)

@@ -289,6 +289,29 @@ def held_slots(run: Run) -> list[Any]:
     return [slot for slots in session._slots.values() for slot in slots]
 
 
+async def test_an_unloaded_session_goes_on_as_if_it_had_been_held(run: Run) -> None:
+    async with run.begin() as client:
+        session = run.api._sessions[run.model]
+        first = await ask(client, "a")
+        session.unload()
+        assert not session.tree.turns
+        assert (await ask(client, "a")).id != first.id, "its client has the first"
+        session.unload()
+        await ask(client, "a", text_of(first), "b")
+        run.shelf.held = True
+        asking = asyncio.ensure_future(ask(client, "z"))
+        async with asyncio.timeout(WAIT_SECONDS):
+            run.shelf.arrived.clear()
+            await run.shelf.arrived.wait()
+        session.unload()
+        assert len(session.tree.turns) == 3, "a turn is on its way"
+        run.shelf.report()
+        await asking
+    assert run.shelf.turns[2].parent_id == run.shelf.turns[0].id
+    assert [turn.ordinal for turn in run.shelf.turns] == [0, 1, 0, 0]
+    assert len(run.engine.seeds) == 4
+
+
 async def test_turns_that_cannot_be_read_are_503_until_they_can(run: Run) -> None:
     async with run.begin() as client:
         await ask(client, "a")
