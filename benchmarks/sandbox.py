@@ -1,6 +1,7 @@
 """Sandboxes: the time until one answers, one at a time, and many at once.
 
 python -m benchmarks.sandbox [--starts 50] [--at-once 200] [--json FILE]
+chrt -r 1 python -m benchmarks.sandbox    # on a machine that does other work: ours goes first
 
 A start is over once the sandbox has answered its first request, a program that ends at once.
 Those at once are all open, and each has answered, before the first one ends. Their memory is that

@@ -40,10 +40,11 @@ def text_of(tokens: Sequence[int]) -> str:
 
 
 class WordTokenizer:
-    """A token a word; answers keep their end token in a chat. Chats are cached, as a model's are."""
+    """A token a word; answers keep their end token in a chat. Chats are cached as a model's are."""
 
     template_sha256 = hashlib.sha256(b"words").digest()
     end_token_ids = (END,)
+    vision = None
 
     def __init__(self) -> None:
         self._cache = PromptCache(MAX_CACHED_TOKENS)

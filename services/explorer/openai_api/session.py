@@ -119,6 +119,8 @@ class Session:
         slots = [slot for own in self._slots.values() for slot in own]
         if self._store is not None and all(slot.ended.is_set() for slot in slots):
             self._given |= {slot.id for slot in slots if slot.is_given}
+            for turn in self.tree.turns.values():
+                turn.answer.origin = None  # refers back, so would be freed much later
             self._slots, self.tree, self._is_loaded = {}, TurnTree(), False
 
     def _take_over(self, turn: TurnNode, *, is_given: bool) -> None:
