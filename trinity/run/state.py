@@ -227,6 +227,8 @@ class WorkReport(Report):
     """Since a train step was reported; -1 before the first."""
     step_seconds: float = 0.0
     """The usual time between two train steps; 0 while there are too few."""
+    idle_share: float = -1.0
+    """The share of the newest steps' time in which the trainer waited; -1 while it is unknown."""
     num_recent_runs: int = 0
     num_recent_lost: int = 0
     """Those of them that gave nothing to train on."""

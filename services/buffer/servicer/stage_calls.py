@@ -300,6 +300,7 @@ async def _describe(
         total_train_steps=stage.total_train_steps,
         step_age_seconds=now.age_seconds,
         step_seconds=now.usual_seconds,
+        idle_share=now.idle_share,
         num_recent_runs=lost.num_runs,
         num_recent_lost=lost.num_lost,
         recent_loss=lost.reason,

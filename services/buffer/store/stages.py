@@ -23,6 +23,7 @@ from services.buffer.domain.stage import (
     parse_plan,
 )
 from services.buffer.store.database import (
+    decode_numbers,
     id_in,
     in_stage,
     insert_new,
@@ -63,6 +64,8 @@ STEP_REPORT = step_report.c
 SESSION_KEY_BYTES = 32
 NEVER = -1.0
 RECENT_REPORTS = 11
+IDLE_SHARE = "perf/idle_share"
+"""The metric of a step."""
 RECENT_EXPLORE_STEPS = 3
 
 
@@ -269,6 +272,8 @@ class TrainingPace:
     """Seconds since the newest step report; -1 before the first."""
     usual_seconds: float
     """Median time between two reports; 0 while there are too few."""
+    idle_share: float
+    """Mean share of the steps' time in which the trainer waited for a batch; -1 while unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -285,32 +290,37 @@ class RunLosses:
 async def pace(connection: Connection, stage: Stage) -> TrainingPace:
     """Measures the current pace of training, from the newest reports of any incarnation."""
     life = stage.incarnation
-    ages = await _ages(connection, stage, life)
-    while len(ages) < RECENT_REPORTS and (
+    reports = await _reports(connection, stage, life)
+    while len(reports) < RECENT_REPORTS and (
         life := await _incarnation_before(connection, stage, life)
     ):
-        ages += await _ages(connection, stage, life)
-    ages = sorted(ages)[:RECENT_REPORTS]
+        reports += await _reports(connection, stage, life)
+    newest = sorted(reports)[:RECENT_REPORTS]
+    ages, idle_shares = [age for age, _ in newest], [share for _, share in newest if share >= 0]
     gaps = [older - newer for newer, older in pairwise(ages)]
     return TrainingPace(
         age_seconds=max(ages[0], 0.0) if ages else NEVER,
         usual_seconds=statistics.median(gaps) if gaps else 0.0,
+        idle_share=statistics.mean(idle_shares) if idle_shares else NEVER,
     )
 
 
-async def _ages(connection: Connection, stage: Stage, incarnation: int) -> list[float]:
-    """Returns the ages of an incarnation's newest reports; it trains its steps in order.
+async def _reports(
+    connection: Connection, stage: Stage, incarnation: int
+) -> list[tuple[float, float]]:
+    """Returns age and idle share of an incarnation's newest reports; it trains steps in order.
 
     The index is by step, not by time. Reading per incarnation skips older reports of the same steps
     when many are trained again.
     """
     statement = (
-        sa.select(sa.extract("epoch", NOW - STEP_REPORT.reported_at))
+        sa.select(sa.extract("epoch", NOW - STEP_REPORT.reported_at), STEP_REPORT.metrics)
         .where(of_line(step_report, stage), STEP_REPORT.incarnation == incarnation)
         .order_by(STEP_REPORT.step.desc())
         .limit(RECENT_REPORTS)
     )
-    return [float(age) for age in await connection.fetch_column(statement)]
+    rows = await connection.fetch(statement)
+    return [(float(age), decode_numbers(metrics).get(IDLE_SHARE, NEVER)) for age, metrics in rows]
 
 
 async def _incarnation_before(connection: Connection, stage: Stage, incarnation: int) -> int:

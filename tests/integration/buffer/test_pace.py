@@ -29,13 +29,14 @@ async def test_the_status_tells_when_steps_were_trained_and_why_runs_were_lost(
         asking = asyncio.create_task(buffer.batch(step))
         await buffer.finish_all((await buffer.lease()).assignments)
         await asking
-        await buffer.report(step)
+        await buffer.report(step, **{"perf/idle_share": step / 4})
         await buffer.record(step)
     now = await buffer.status()
     assert now.total_train_steps == 4 and now.refill_round == 1
     assert now.num_recent_runs == 2 * (6 + 4) and now.num_recent_lost == 2 * 4
     assert now.recent_loss in ("no tool", "its reward is still awaited")
     assert 0 <= now.step_age_seconds < 60 and 0 < now.step_seconds < 60
+    assert (before.idle_share, now.idle_share) == (-1, (1 / 4 + 2 / 4) / 2)
 
 
 async def trained(buffer: Buffer, *steps: int) -> None:

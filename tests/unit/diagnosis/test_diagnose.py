@@ -43,7 +43,9 @@ FOLDER = "/data/p/run"
 def test_a_run_that_gets_on_says_since_when_the_last_step_is_trained() -> None:
     verdict = diagnose(snapshot())
     assert verdict.state is DiagnosisState.WORKING and verdict.is_healthy
-    assert "step 12 of 100 was trained 3 s ago" in verdict.text
+    assert "step 12 of 100 was trained 3 s ago. " in verdict.text
+    busy = diagnose(snapshot(work=(WORK.model_copy(update={"idle_share": 0.625}),)))
+    assert "3 s ago, and the trainer waited for 62% of the newest steps' time." in busy.text
     assert "the trainer is trainer at work" in verdict.text.lower()
 
 

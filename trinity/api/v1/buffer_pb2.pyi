@@ -870,7 +870,7 @@ class GetBufferStatusResponse(_message.Message):
     def __init__(self, stages: _Optional[_Iterable[_Union[StageStatus, _Mapping]]] = ..., num_stages_left_out: _Optional[int] = ...) -> None: ...
 
 class StageStatus(_message.Message):
-    __slots__ = ("key", "explore_step", "trained_step", "num_pending", "num_leased", "num_ready", "num_dead_letters", "num_stream_pending", "total_train_steps", "step_age_seconds", "step_seconds", "num_recent_runs", "num_recent_lost", "recent_loss", "refill_round", "replay", "task_pipelines", "num_refill_tasks", "dead_letter_reason", "num_task_pipelines_left_out", "changes")
+    __slots__ = ("key", "explore_step", "trained_step", "num_pending", "num_leased", "num_ready", "num_dead_letters", "num_stream_pending", "total_train_steps", "step_age_seconds", "step_seconds", "num_recent_runs", "num_recent_lost", "recent_loss", "refill_round", "replay", "task_pipelines", "num_refill_tasks", "dead_letter_reason", "num_task_pipelines_left_out", "changes", "idle_share")
     KEY_FIELD_NUMBER: _ClassVar[int]
     EXPLORE_STEP_FIELD_NUMBER: _ClassVar[int]
     TRAINED_STEP_FIELD_NUMBER: _ClassVar[int]
@@ -892,6 +892,7 @@ class StageStatus(_message.Message):
     DEAD_LETTER_REASON_FIELD_NUMBER: _ClassVar[int]
     NUM_TASK_PIPELINES_LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
     CHANGES_FIELD_NUMBER: _ClassVar[int]
+    IDLE_SHARE_FIELD_NUMBER: _ClassVar[int]
     key: StageKey
     explore_step: int
     trained_step: int
@@ -913,7 +914,8 @@ class StageStatus(_message.Message):
     dead_letter_reason: str
     num_task_pipelines_left_out: int
     changes: _containers.RepeatedCompositeFieldContainer[SettingChange]
-    def __init__(self, key: _Optional[_Union[StageKey, _Mapping]] = ..., explore_step: _Optional[int] = ..., trained_step: _Optional[int] = ..., num_pending: _Optional[int] = ..., num_leased: _Optional[int] = ..., num_ready: _Optional[int] = ..., num_dead_letters: _Optional[int] = ..., num_stream_pending: _Optional[int] = ..., total_train_steps: _Optional[int] = ..., step_age_seconds: _Optional[float] = ..., step_seconds: _Optional[float] = ..., num_recent_runs: _Optional[int] = ..., num_recent_lost: _Optional[int] = ..., recent_loss: _Optional[str] = ..., refill_round: _Optional[int] = ..., replay: _Optional[_Union[ReplayStatus, _Mapping]] = ..., task_pipelines: _Optional[_Iterable[_Union[TaskPipelineStatus, _Mapping]]] = ..., num_refill_tasks: _Optional[int] = ..., dead_letter_reason: _Optional[str] = ..., num_task_pipelines_left_out: _Optional[int] = ..., changes: _Optional[_Iterable[_Union[SettingChange, _Mapping]]] = ...) -> None: ...
+    idle_share: float
+    def __init__(self, key: _Optional[_Union[StageKey, _Mapping]] = ..., explore_step: _Optional[int] = ..., trained_step: _Optional[int] = ..., num_pending: _Optional[int] = ..., num_leased: _Optional[int] = ..., num_ready: _Optional[int] = ..., num_dead_letters: _Optional[int] = ..., num_stream_pending: _Optional[int] = ..., total_train_steps: _Optional[int] = ..., step_age_seconds: _Optional[float] = ..., step_seconds: _Optional[float] = ..., num_recent_runs: _Optional[int] = ..., num_recent_lost: _Optional[int] = ..., recent_loss: _Optional[str] = ..., refill_round: _Optional[int] = ..., replay: _Optional[_Union[ReplayStatus, _Mapping]] = ..., task_pipelines: _Optional[_Iterable[_Union[TaskPipelineStatus, _Mapping]]] = ..., num_refill_tasks: _Optional[int] = ..., dead_letter_reason: _Optional[str] = ..., num_task_pipelines_left_out: _Optional[int] = ..., changes: _Optional[_Iterable[_Union[SettingChange, _Mapping]]] = ..., idle_share: _Optional[float] = ...) -> None: ...
 
 class TaskPipelineStatus(_message.Message):
     __slots__ = ("taskset", "num_rows", "counts")

@@ -238,8 +238,14 @@ def _working(snapshot: SystemSnapshot, chain: WaitChain, work: WorkReport | None
     else:
         members = live_members(snapshot, chain.end)
         doing = f"{display_name(chain.end)} is {members[0].activity}" if members else ""
-    text = as_sentence(f"the run makes progress: {_progress(work)}")
+    text = as_sentence(f"the run makes progress: {_progress(work)}{_idle(work)}")
     return f"{text} {as_sentence(f'now {doing}')}" if doing else text
+
+
+def _idle(work: WorkReport | None) -> str:
+    if work is None or work.idle_share < 0:
+        return ""
+    return f", and the trainer waited for {work.idle_share:.0%} of the newest steps' time"
 
 
 def _progress(work: WorkReport | None) -> str:
