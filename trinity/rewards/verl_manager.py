@@ -13,6 +13,7 @@ import inspect
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
@@ -92,6 +93,8 @@ class ManagerReward(RewardFn):
 
         refuse_changes(Path(self.folder), self.files)
         use_copy(Path(self.folder))
+        if any(name.startswith("../") for name in self.files):
+            sys.path.append(str(Path(self.folder).parent))
         module, _, name = self.place.rpartition(".")
         source = vars(import_of_copy(module))[name]
         self._tokenizer = AutoTokenizer.from_pretrained(self.model)
@@ -212,7 +215,9 @@ def use_copy(folder: Path) -> None:
         )
     if str(folder) not in sys.path:
         sys.path.append(str(folder))  # at its end, where it hides no other module
-        sys.meta_path.insert(0, _Finder(str(folder)))
+        finder = _Finder(str(folder))
+        sys.path.insert(0, finder.alone.name)
+        sys.meta_path.insert(0, finder)
 
 
 class Stub(ModuleType):
@@ -249,6 +254,9 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
+        self.alone = TemporaryDirectory(prefix="verl-copy-")
+        """Holds `verl` alone: processes that a reward spawns get the path, not this object."""
+        Path(self.alone.name, _COPY).symlink_to(Path(folder, _COPY))
 
     def find_spec(
         self, fullname: str, path: object = None, target: object = None

@@ -2,13 +2,13 @@
 
 import ast
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
-from trinity.verl.fork_code import words_of
+from trinity.verl.fork_code import top_of, words_of
 
 _MAKERS = ("verl/trainer/ppo/reward.py", "verl/trainer/main_ppo.py")
 """Files that make the manager, the newer release's first."""
@@ -16,6 +16,8 @@ _MANAGERS = "verl/workers/reward_manager"
 _SCORES = "verl/utils/reward_score"
 _WHOLE = ("len", "range", "enumerate", "isinstance", "super", "print")
 """Calls that may take the whole batch, as they look at no other answer."""
+BESIDE = "../"
+"""Begins files of the repository that lie beside the folder with its veRL."""
 _GROUPED = ("uid", "index")
 """Columns that tell which answers are of one prompt."""
 _ID_DIGITS = 12
@@ -39,9 +41,13 @@ class ForkReward:
     """The files that it runs with the words that it reads of them; None is all."""
 
 
-def find_reward(folder: Path, manager: str) -> ForkReward | None:
-    """The manager with this name; None if it is veRL's own, with veRL's rewards, or not found."""
-    made = next(_calls(folder), None)
+def find_reward(folder: Path, manager: str, program: str) -> ForkReward | None:
+    """The manager with this name that a program makes, such as `verl.trainer.main_ppo`.
+
+    None if it is veRL's own, with veRL's rewards, or not found.
+    """
+    makers = dict.fromkeys((f"{program.replace('.', '/')}.py", *_MAKERS))
+    made = next(_calls(folder, makers), None)
     if made is None:
         return None
     maker, call = made
@@ -49,7 +55,8 @@ def find_reward(folder: Path, manager: str) -> ForkReward | None:
     if found is None:
         return None
     file, node = found
-    own = [name for name in _behind(folder, {file, maker}) if not is_verls(folder / name)]
+    behind = _behind(folder, {file, *({maker} & {*_MAKERS})})
+    own = [name for name in behind if not is_verls(folder / name)]
     if not own:
         return None
     reads: dict[str, frozenset[str] | None] = dict.fromkeys(own)
@@ -65,9 +72,9 @@ def find_reward(folder: Path, manager: str) -> ForkReward | None:
     )
 
 
-def _calls(folder: Path) -> Iterator[tuple[str, ast.Call]]:
+def _calls(folder: Path, makers: Iterable[str]) -> Iterator[tuple[str, ast.Call]]:
     """Calls with `tokenizer` and `num_examine`, which make managers."""
-    for name in _MAKERS:
+    for name in makers:
         for node in ast.walk(tree_of(folder / name)):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute):
                 given = {word.arg for word in node.keywords}
@@ -135,15 +142,18 @@ def _comparison(node: ast.ClassDef, file: str) -> str:
 
 
 def _behind(folder: Path, names: set[str]) -> list[str]:
-    """The files and those of the copy that they import, and all of the copy's rewards."""
+    """The files, those that they import of the copy and beside it, and all of its rewards."""
     waiting, seen = [*names, *_below(folder, _SCORES)], set[str]()
+    is_below = top_of(folder) != folder
     while waiting:
         name = waiting.pop()
-        if name in seen or not (folder / name).is_file():
+        is_outside = name.startswith(BESIDE) and not is_below
+        if name in seen or is_outside or not (folder / name).is_file():
             continue
         seen.add(name)
-        if name.startswith((_SCORES, _MANAGERS)) or not name.startswith("verl/"):
-            waiting += _imports(folder, name)
+        is_scoring = name.startswith((_SCORES, _MANAGERS)) or not name.startswith("verl/")
+        found = _imports(folder, name)
+        waiting += (each for each in found if is_scoring or not each.startswith("verl/"))
     return sorted(seen)
 
 
@@ -160,7 +170,9 @@ def _imports(folder: Path, name: str) -> Iterator[str]:
             modules = [base, *(f"{base}.{each.name}" for each in node.names)]
         for module in modules:
             path = module.replace(".", "/")
-            yield from (place for place in (f"{path}.py", f"{path}/__init__.py") if place)
+            yield from (f"{path}.py", f"{path}/__init__.py")
+            if not path.startswith("verl/"):
+                yield from (f"{BESIDE}{path}.py", f"{BESIDE}{path}/__init__.py")
 
 
 @cache

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.what_is_trained import tokenizer
 from tests.unit.verl.builders import missing, value
-from tests.unit.verl.copies import NEW, OLD, WORDS, write_copy
+from tests.unit.verl.copies import NEW, OLD, OLD_MAIN, WORDS, write_copy
 from trinity.errors import UserError
 from trinity.rewards.verl_manager import refuse_changes
 from trinity.verl.convert import Converted, convert
@@ -36,6 +36,16 @@ assert sys.modules["verl"].__file__.startswith(module.Reward.folder)
 """
 
 
+OWN = "def weight():\n    return 70\n"
+SPAWNED = """
+import multiprocessing
+from verl.utils.own import weight
+def spawned(solution_str, ground_truth):
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return float(pool.apply(weight))
+"""
+
+
 @pytest.fixture
 def model(tmp_path: Path) -> str:
     """The directory of a tokenizer."""
@@ -43,9 +53,9 @@ def model(tmp_path: Path) -> str:
     return str(tmp_path / "model")
 
 
-def of_script(folder: Path, *keys: str) -> Converted:
+def of_script(folder: Path, *keys: str, program: str = "verl.trainer.main_ppo") -> Converted:
     path = folder / "run.sh"
-    path.write_text(f"python3 -m verl.trainer.main_ppo data.train_batch_size=8 {' '.join(keys)}")
+    path.write_text(f"python3 -m {program} data.train_batch_size=8 {' '.join(keys)}")
     return convert(read_sources([str(path)]))
 
 
@@ -89,6 +99,28 @@ def test_a_registered_manager_gets_the_arguments_of_its_trainer(tmp_path: Path, 
     assert scored(found, tmp_path, ["a b a"]) == [{"score": 6.5, "acc": 2.0}]
 
 
+def test_the_manager_of_the_program_that_a_script_starts_is_taken(
+    tmp_path: Path, model: str
+) -> None:
+    """Its reward stands beside the folder with veRL, and asks a process that it spawns."""
+    (tmp_path / ".git").mkdir()
+    scoring = "from pack.scores import spawned\n"
+    program = OLD_MAIN.replace("import ray\n", f"import ray\n{scoring}").replace(
+        "words.compute_score", "spawned"
+    )
+    copy = write_copy(
+        tmp_path / "copy", {**OLD, "trainer/main_ppo_other.py": program, "utils/own.py": OWN}
+    )
+    (tmp_path / "pack").mkdir()
+    (tmp_path / "pack" / "scores.py").write_text(SPAWNED)
+    keys = f"actor_rollout_ref.model.path={model}"
+    found = of_script(copy, keys, program="verl.trainer.main_ppo_other")
+    assert "../pack/scores.py" in found.parts["verl_parts.py"]
+    assert [each["score"] for each in scored(found, tmp_path, ["a a"])] == [70.0]
+    found = of_script(copy, keys)
+    assert [each["score"] for each in scored(found, tmp_path, ["a a"])] == [5.0]
+
+
 def test_a_key_that_other_code_reads_too_is_named(tmp_path: Path) -> None:
     more = {"trainer/ppo/reward.py": NEW["trainer/ppo/reward.py"] + "config.trainer.other_key\n"}
     copy = write_copy(tmp_path, {**NEW, **more})
@@ -99,7 +131,7 @@ def test_a_key_that_other_code_reads_too_is_named(tmp_path: Path) -> None:
 
 def test_a_part_stops_where_a_file_has_changed(tmp_path: Path) -> None:
     copy = write_copy(tmp_path / "copy", NEW)
-    found = find_reward(copy, "short")
+    found = find_reward(copy, "short", "verl.trainer.main_ppo")
     assert found is not None
     refuse_changes(copy, dict(found.files))
     (copy / "verl" / "utils" / "reward_score" / "words.py").write_text("changed = True")

@@ -60,7 +60,7 @@ def test_a_truth_may_be_a_path_and_a_whole_number_is_one() -> None:
 
 def test_a_question_of_messages_keeps_them_and_its_own_system_prompt() -> None:
     made: Any = SimpleWorkflow(task=task(), model=None)  # type: ignore[arg-type]
-    assert made.format_messages() == ROW["prompt"]
+    assert made.format_messages() == ROW["prompt"] and made.is_eval is False
     made.system_prompt, made.reply_prefix = "Be brief.", "It is"
     roles = [message["role"] for message in made.format_messages()]
     assert roles == ["system", "user", "assistant"]

@@ -39,6 +39,7 @@ class QuestionWorkflow(Workflow):
         self.system_prompt = task.format_args.system_prompt
         self.reply_prefix = task.format_args.reply_prefix
         self.raw_task, self.task_desc, self.truth = task.raw_task, task.task_desc, task.truth
+        self.is_eval = task.is_eval
 
     def set_repeat_times(self, repeat_times: int, run_id_base: int) -> None:
         """Takes the number of runs of the next call."""

@@ -1,5 +1,6 @@
 """Takes the reward manager of the script's own veRL, as a file of a plug-in folder."""
 
+from os.path import normpath
 from pprint import pformat
 
 from trinity.verl.fork_code import top_of
@@ -39,7 +40,7 @@ def put_fork_reward(work: Conversion, manager: str, *, is_own: bool) -> bool:
     """Takes the manager of the script's veRL, unless it is veRL's; returns True if it did."""
     if work.checkout is None or is_own or work.settings.peek("reward_model.enable") is True:
         return False
-    found = find_reward(work.checkout.folder, manager)
+    found = find_reward(work.checkout.folder, manager, work.settings.program)
     if found is None:
         return False
     if found.compares:
@@ -68,7 +69,7 @@ def _put(work: Conversion, found: ForkReward, manager: str) -> None:
         model=str(work.settings.peek(_MODEL)),
     )
     above = folder.relative_to(top_of(folder))
-    work.taken |= {str(above / name): words for name, words in found.reads.items()}
+    work.taken |= {normpath(above / name): words for name, words in found.reads.items()}
     work.report.advice.append(
         f"`{REWARD_TYPE}: {PART}.Reward` is {found.where} of your veRL, with {len(found.files)} "
         "changed files: --output writes a folder that names them, for `--plugin-dir` of "
