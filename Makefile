@@ -127,6 +127,7 @@ bench: setup  ## Every benchmark that needs no GPU, some hours; the results go t
 	$(BIN)/python -m benchmarks.main_job
 	$(BIN)/python -m benchmarks.overhead
 	$(BIN)/python -m benchmarks.overhead.beside_trl
+	$(BIN)/python -m benchmarks.squares
 	$(BIN)/python -m benchmarks.asynchrony
 	$(BIN)/python -m benchmarks.command_line
 	$(BIN)/python -m benchmarks.packing
@@ -190,6 +191,7 @@ docs:  ## Write the tables of the documentation from the code
 	$(BIN)/python -m trinity.rft.document docs/workflows.md
 	$(BIN)/python -m benchmarks.document README.md
 	$(BIN)/python -m benchmarks.document docs/figures.md
+	$(BIN)/python -m benchmarks.document docs/images.md
 	$(BIN)/python -m tests.chaos.campaign --table docs/guarantees.md
 	$(BIN)/python -m trinity.run.reports docs/schemas
 
@@ -201,6 +203,7 @@ docs-drift:
 	$(BIN)/python -m trinity.rft.document docs/workflows.md --check
 	$(BIN)/python -m benchmarks.document README.md --check
 	$(BIN)/python -m benchmarks.document docs/figures.md --check
+	$(BIN)/python -m benchmarks.document docs/images.md --check
 	$(BIN)/python -m tests.chaos.campaign --table docs/guarantees.md --check
 
 # Pages are staged as they lie in the repository, with the sources that they link to.

@@ -1,4 +1,4 @@
-"""Writes the figures of README.md and docs/figures.md from benchmarks/results.
+"""Writes the figures of README.md, docs/figures.md and docs/images.md from benchmarks/results.
 
 python -m benchmarks.document README.md [--check]
 """
@@ -6,6 +6,7 @@ python -m benchmarks.document README.md [--check]
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from trinity.runtime.doc_tables import fill_tables, write_page
@@ -113,7 +114,31 @@ def _main_job() -> Iterator[Row]:
         yield (words, _same(job, what), "the same")
 
 
-TABLES = {"figures": _figures, "main job": _main_job}
+def _squares() -> Iterator[Row]:
+    record = _result("squares")
+    runs = [record[name] for name in ("pictures", "shuffled pictures")]
+    yield ("", "pictures", "shuffled pictures")
+    yield ("---", "---", "---")
+    for step in runs[0]["held_out"]:
+        when = "before `rft`" if step == "0" else f"after {step} steps of it"
+        shown = (f"{run['held_out'][step]:.3f}" for run in runs)
+        yield (f"held-out accuracy {when} (n = {runs[0]['num_held_out']})", *shown)
+    for name, values in (
+        ("mean reward of its first and last ten steps", (_ends(run["rewards"]) for run in runs)),
+        ("processor time, all processes", (f"{run['processor_seconds']:.0f} s" for run in runs)),
+        (
+            "from start to exit, beside other work on the machine",
+            (f"{run['seconds']['total']:.0f} s" for run in runs),
+        ),
+    ):
+        yield (name, *values)
+
+
+def _ends(rewards: list[float], steps: int = 10) -> str:
+    return f"{fmean(rewards[:steps]):.2f}, {fmean(rewards[-steps:]):.2f}"
+
+
+TABLES = {"figures": _figures, "main job": _main_job, "squares": _squares}
 
 if __name__ == "__main__":
     main()

@@ -63,6 +63,8 @@ class OwnFiles:
 
 
 OWN_FILES = OwnFiles()
+UNNAMED = "default"
+"""The hub's name of the subset of data that have no subsets."""
 
 
 def find_data_files(
@@ -83,8 +85,8 @@ def find_data_files(
         if not root.name.endswith(SUFFIXES):
             raise UserError(f"{root} is of an unknown kind: give a {FILE_KINDS}")
         return (root,)
-    directory = root / subset_name if subset_name else root
-    if subset_name and tree.is_dir(root) and not tree.is_dir(directory):
+    directory = _subset(root, subset_name, tree)
+    if tree.is_dir(root) and not tree.is_dir(directory):
         raise UserError(
             f"{root} has no folder {subset_name}, which `subset_name` names: leave `subset_name` "
             "out, or correct it"
@@ -162,6 +164,13 @@ def _of_one_place(directory: Path, files: tuple[Path, ...], split: str) -> tuple
     return files
 
 
+def _subset(root: Path, name: str | None, tree: FileTree) -> Path:
+    """Returns a subset's folder: the data itself for the one that the hub calls `default`."""
+    if not name or (name == UNNAMED and not tree.is_dir(root / name)):
+        return root
+    return root / name
+
+
 def unread_sentence(
     found: tuple[Path, ...],
     path: str,
@@ -170,7 +179,7 @@ def unread_sentence(
     tree: FileTree = OWN_FILES,
 ) -> str:
     """Returns a sentence about files that are not read because `data` has shards, if any."""
-    directory = Path(path, subset_name or "")
+    directory = _subset(Path(path), subset_name, tree)
     if not found or any(file.parent != directory / "data" for file in found):
         return ""
     unread = [

@@ -61,6 +61,14 @@ def test_a_subset_is_a_directory_and_so_may_a_split_be(tmp_path: Path) -> None:
     assert names(tmp_path, "test", "main") == ["main/test/rows.jsonl"]
 
 
+def test_default_is_the_data_of_a_folder_without_subsets(tmp_path: Path) -> None:
+    (tmp_path / "train.jsonl").touch()
+    assert names(tmp_path, "train", "default") == ["train.jsonl"]
+    (tmp_path / "default").mkdir()
+    (tmp_path / "default/train.jsonl").touch()
+    assert names(tmp_path, "train", "default") == ["default/train.jsonl"]
+
+
 def test_a_subset_that_a_folder_does_not_have_is_named(tmp_path: Path) -> None:
     """As an example file of Trinity-RFT says `subset_name: main`, and one's own data has none."""
     touch(tmp_path, "train.jsonl")
