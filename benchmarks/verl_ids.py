@@ -1,7 +1,8 @@
 """Writes the ids of veRL's files and functions, by which changed ones of a copy are known.
 
 git clone https://github.com/verl-project/verl
-python -m benchmarks.verl_ids verl
+git clone https://github.com/hiyouga/EasyR1
+python -m benchmarks.verl_ids verl EasyR1
 
 Every version in the history of its main branch, its releases and its tags counts, so that a copy
 of any day is compared with veRL's code of that day.
@@ -13,10 +14,12 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
+from trinity.verl.easy_r1 import CHANGING
 from trinity.verl.fork_functions import FILES, functions_of
 
 PLACES = (
     *FILES,
+    *CHANGING,
     "verl/protocol.py",
     "verl/trainer/main_ppo.py",
     "verl/trainer/ppo/reward.py",
@@ -38,8 +41,9 @@ def main() -> None:
     ids = sorted({*kept, *(blob[:12] for _, blob, _ in blobs)})
     (_FOLDER / "file_ids.txt").write_text("\n".join(ids) + "\n")
     found: dict[tuple[str, str], set[str]] = defaultdict(set)
+    easy = {clone for file, _, clone in blobs if file == CHANGING[0]}
     for file, blob, clone in sorted(blobs):
-        if file in FILES:
+        if file in FILES and clone not in easy:
             text = git(clone, "cat-file", "blob", blob)
             for name, number in functions_of(text).items():
                 found[Path(file).name, name].add(number)

@@ -16,6 +16,7 @@ BUILT_IN = {
         "invalid_reward_filter",
         "mask_response_truncated",
         "overlong_penalty",
+        "group_mean_filter",
         "pass_rate_calculator",
         "reward_filter",
         "reward_shaping_mapper",

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from trinity.errors import UserError
 from trinity.verl.defaults import apply_defaults
+from trinity.verl.easy_r1 import is_easy_r1, translate
 from trinity.verl.fork_code import SWITCHES, is_switch, lines_read, where_read
 from trinity.verl.fork_functions import functions_that_act, subtracts_kl
 from trinity.verl.key_table import find_row, near_key
@@ -26,6 +27,7 @@ from trinity.verl.rules.data import (
     file_names,
 )
 from trinity.verl.rules.distillation import convert_distillation
+from trinity.verl.rules.easy_r1 import convert_easy_r1
 from trinity.verl.rules.losses import AGG_MODE, LOSS_MODE
 from trinity.verl.rules.placement import convert_placement
 from trinity.verl.rules.ranks import VerlMachines, limit_supervised_ranks
@@ -90,6 +92,7 @@ RULES: Rules = (
     convert_batches,
     convert_schedules,
     convert_data,
+    convert_easy_r1,
     convert_rewards,
     convert_agents,
     convert_lengths,
@@ -278,6 +281,8 @@ def convert(settings: VerlSettings, choices: ConversionOptions | None = None) ->
     if any(name in settings.module for name in NOT_TRAINING):
         raise UserError(f"{settings.module} trains nothing: give the script or file that trains")
     work = Conversion(settings=settings, choices=choices or ConversionOptions())
+    if is_easy_r1(settings):
+        translate(settings)
     work.checkout = apply_defaults(settings, work.choices.verl_version, work.choices.checkout)
     work.report.advice += settings.advice
     for rule in SUPERVISED_RULES if settings.is_supervised else RULES:
@@ -356,7 +361,7 @@ def _convert_setting(work: Conversion, setting: VerlSetting) -> None:
 
 def _report_unknown(work: Conversion, setting: VerlSetting) -> None:
     """Reports a key that veRL does not have: where the code of the script's own veRL reads it."""
-    folder = None if work.checkout is None else work.checkout.folder
+    folder = work.folder_of_copy
     if folder is None or setting.key.startswith("hydra."):
         near = near_key(setting.key, supervised=work.settings.is_supervised)
         hint = f"; did you mean `{near}`?" if near else ""

@@ -41,6 +41,10 @@ def apply_defaults(
     They are those of `version`, else of the checkout, else of the one around the first source,
     else of today. Returns the checkout that was read.
     """
+    if settings.dialect:
+        settings.remarks.append(f"defaults are those of {settings.dialect}")
+        settings.fill_in_references()
+        return None
     if version is not None:
         checkout = None
     elif checkout is None and settings.path is not None:

@@ -14,6 +14,7 @@ from trinity.verl.table import (
     back_ends,
     critic,
     data,
+    easy_r1,
     rollout,
     supervised,
     trainer,
@@ -29,6 +30,7 @@ TABLES: Mapping[str, tuple[KeyRow, ...]] = {
     "critic and rewards": critic.ROWS,
     "trainer": trainer.ROWS,
     "supervised": supervised.ROWS,
+    "EasyR1": easy_r1.ROWS,
 }
 
 

@@ -11,6 +11,7 @@ from trinity.verl.table import (
     back_ends,
     critic,
     data,
+    easy_r1,
     rollout,
     supervised,
     trainer,
@@ -26,6 +27,7 @@ ROWS: tuple[KeyRow, ...] = (
     *rollout.ROWS,
     *critic.ROWS,
     *trainer.ROWS,
+    *easy_r1.ROWS,
 )
 
 SUPERVISED_ROWS: tuple[KeyRow, ...] = (

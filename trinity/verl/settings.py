@@ -33,7 +33,10 @@ COMMAND_LINE = "command line"
 _YAML = (".yaml", ".yml")
 _MODULE = re.compile(r"(?!-)(?!.*\.ya?ml$)(?:.*/)?(?P<name>(?:verl|recipe)(?:[./]\w+)+?)(?:\.py)?")
 """The words that name a module of veRL or a recipe; options and configurations do not match."""
-_SECTIONS = ("data.", "actor_rollout_ref.", "algorithm.", "trainer.", "model.", "optim.", "critic.")
+_SECTIONS = (
+    *("data.", "actor_rollout_ref.", "algorithm.", "trainer.", "model.", "optim.", "critic."),
+    "worker.",
+)
 _HYDRA_MAIN = re.compile(r"@hydra\.main\((?P<arguments>[^)]*)\)")
 _HYDRA_ARGUMENT = re.compile(r"(config_path|config_name)\s*=\s*[\"']([^\"']+)[\"']")
 _LAUNCHERS = ("torch.distributed", "torchrun", "accelerate", "deepspeed")
@@ -74,6 +77,8 @@ class VerlSettings:
     """The first file among the sources."""
     included: list[str] = field(default_factory=list)
     """veRL's configurations that a configuration file includes."""
+    dialect: str = ""
+    """The rewritten veRL whose keys these were; empty for veRL's own."""
     _settings: dict[str, VerlSetting] = field(default_factory=dict)
     _handled: set[str] = field(default_factory=set)
 
@@ -99,6 +104,11 @@ class VerlSettings:
         for name in [held for held in self._settings if held == key or held.startswith(f"{key}.")]:
             del self._settings[name]
         self.remarks.append(f"{where}: ~{key} removes the key")
+
+    def rename(self, key: str, setting: VerlSetting) -> None:
+        """Puts a setting in the place of a key."""
+        del self._settings[key]
+        self._settings[setting.key] = setting
 
     def has(self, key: str) -> bool:
         """True if the key is set."""
@@ -275,7 +285,7 @@ def read_sources(
             continue
         settings.path = settings.path or Path(argument)
         if argument.endswith(_YAML):
-            _read_yaml(settings, argument)
+            read_yaml(settings, argument)
         else:
             _read_script(settings, argument, environment or {}, line, position)
     settings.fill_in_references()
@@ -316,7 +326,8 @@ def _text(path: str) -> str:
         raise UserError(f"{path} is not UTF-8 text: give a script or a YAML file") from error
 
 
-def _read_yaml(settings: VerlSettings, path: str) -> None:
+def read_yaml(settings: VerlSettings, path: str) -> None:
+    """Sets the keys of a configuration file. Raises: UserError if it is none."""
     text = _text(path)
     try:
         tree = yaml.load(text, Loader=FloatLoader)  # a SafeLoader
@@ -372,7 +383,7 @@ def _read_script(
     script = read_script(text, path, environment)
     command = _launch_command(script, path, line, position)
     if (own := user_config_file(command.words, Path(path))) is not None:
-        _read_yaml(settings, str(own))
+        read_yaml(settings, str(own))
     path = Path(path).name
     for name, value, at in config_options(command.words):
         settings.put(VerlSetting(key=f"hydra.{name}", value=value, where=f"{path}:{at}"))

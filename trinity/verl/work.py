@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import yaml
 
@@ -249,6 +250,8 @@ class Conversion:
     report: ConversionReport = field(default_factory=ConversionReport)
     checkout: Checkout | None = None
     """The veRL whose defaults and code are read."""
+    folder_of_copy: Path | None = None
+    """The folder of that veRL, or of another dialect's, whose code reads keys of its own."""
     parts: dict[str, str] = field(default_factory=dict)
     """Files of a plug-in folder that take parts of that veRL, by name."""
     taken_functions: set[str] = field(default_factory=set)

@@ -12,6 +12,7 @@ from trinity.algorithm.signature import read_signature
 from trinity.errors import UserError
 from trinity.operators import BUILT_IN, OPERATORS
 from trinity.operators.dapo_dynamic_sampling import dapo_dynamic_sampling
+from trinity.operators.group_mean_filter import group_mean_filter
 from trinity.operators.invalid_reward_filter import invalid_reward_filter
 from trinity.operators.mask_response_truncated import mask_response_truncated
 from trinity.operators.overlong_penalty import overlong_penalty
@@ -62,6 +63,16 @@ def test_reward_std_filter_drops_groups_that_are_flat_or_alone() -> None:
     }
     assert left_out(reward_std_filter(rollouts([0.0, 1.0]), threshold=0.5)) == [True, True]
     assert left_out(reward_std_filter(rollouts([0.0, 1.01]), threshold=0.5)) == [False, False]
+
+
+def test_group_mean_filter_keeps_means_between_its_bounds() -> None:
+    groups = [0.2, 0.2], [0.2, 0.1], [0.8, 0.9], [1.0, 0.0]
+    given = rollouts(*groups, acc=[0, 0, 1, 0, NAN, NAN, 1, 1])
+    changes = group_mean_filter(given, lower=0.2, upper=0.8)
+    assert left_out(changes) == [False] * 2 + [True] * 4 + [False] * 2
+    assert figures(changes) == {"dropped_low": [0, 1, 0, 0], "dropped_high": [0, 0, 1, 0]}
+    by_number = group_mean_filter(given, metric_key="acc")
+    assert left_out(by_number) == [True] * 2 + [False] * 4 + [True] * 2
 
 
 def test_overlong_penalty_is_that_of_dapos_reward() -> None:

@@ -26,6 +26,7 @@ CHANGES_REWARDS = frozenset({"overlong_penalty", "reward_shaping_mapper"})
 READS_REWARDS = frozenset(
     {
         "dapo_dynamic_sampling",
+        "group_mean_filter",
         "pass_rate_calculator",
         "reward_filter",
         "reward_std_filter",

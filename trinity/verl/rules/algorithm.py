@@ -53,6 +53,10 @@ _WITH_THRESHOLD = ("grpo", "dr_grpo", "grpo_passk")
 _WITH_NORM = ("grpo_verl", "grpo_passk", "gdpo")
 NO_LIMIT = 1000
 """Rounds of refills that no step needs."""
+MEAN_FILTERS = (("algorithm.filter_key", "algorithm.filter_low", "algorithm.filter_high"),)
+"""Keys of EasyR1's filter of groups: the number, and the bounds of its mean."""
+REWARD_ITSELF = "overall"
+"""EasyR1's name of an answer's reward."""
 PIPELINE = "data_processor.experience_pipeline.operators[0]"
 
 
@@ -189,11 +193,14 @@ def _put_filter(work: Conversion, advantage: str) -> None:
     enable = work.settings.take(f"{section}.enable")
     names = ("metric", "max_num_gen_batches", "max_inflight_gen_batches")
     if enable is None or enable.value is not True:
-        for name in names:
-            work.report_not_needed(f"{section}.{name}", "without `filter_groups.enable`")
+        others = [key for keys in MEAN_FILTERS for key in keys]
+        for name in (*(f"{section}.{name}" for name in names), *others):
+            work.report_not_needed(name, "without `filter_groups.enable`")
         return
     metric = work.settings.take(f"{section}.metric")
-    if metric is not None and metric.value == "acc":
+    if _put_mean_filter(work):
+        pass
+    elif metric is not None and metric.value == "acc":
         work.put(f"{PIPELINE}.name", "dapo_dynamic_sampling", metric)
     elif advantage in _WITH_THRESHOLD:
         work.put("algorithm.advantage_fn_args.std_threshold", 0.0, enable, "groups of one reward")
@@ -202,6 +209,22 @@ def _put_filter(work: Conversion, advantage: str) -> None:
     _put_rounds(work, f"{section}.max_num_gen_batches")
     why = "refills are drawn as they are needed (`buffer.max_refill_rounds`)"
     work.report_left_out(f"{section}.max_inflight_gen_batches", why)
+
+
+def _put_mean_filter(work: Conversion) -> bool:
+    """Converts bounds of a group's mean; returns False without them."""
+    for metric, lower, upper in MEAN_FILTERS:
+        least, most = work.settings.take(lower), work.settings.take(upper)
+        if least is None or most is None:
+            continue
+        work.put(f"{PIPELINE}.name", "group_mean_filter", least)
+        name = work.settings.take(metric)
+        if name is not None and name.value != REWARD_ITSELF:
+            work.put(f"{PIPELINE}.args.metric_key", name.value, name)
+        work.put(f"{PIPELINE}.args.lower", least.value, least)
+        work.put(f"{PIPELINE}.args.upper", most.value, most)
+        return True
+    return False
 
 
 def _put_rounds(work: Conversion, key: str) -> None:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from glob import glob, has_magic
 from pathlib import Path, PurePosixPath
 
@@ -14,6 +14,8 @@ from trinity.verl.written_rows import CLASS, MAX_SAMPLES, SAMPLER
 INPUT = "buffer.explorer_input"
 VAL = "actor_rollout_ref.rollout.val_kwargs"
 _SPLITS = {"train", "test", "val", "valid", "validation", "dev"}
+_SPLIT = re.compile(r"(?P<path>[\w.-]+/[\w.-]+)@(?P<split>\w+)")
+"""A dataset of the hub with its split, as EasyR1 has them."""
 _NAME = re.compile(r"[^A-Za-z0-9._-]+")
 _SAMPLING = ("temperature", "top_p", "top_k", "n")
 OLDER_SAMPLING = {
@@ -35,6 +37,7 @@ class RowLocation:
 
     path: str
     name: str
+    split: str = ""
 
 
 def convert_data(work: Conversion) -> None:
@@ -56,7 +59,7 @@ def convert_data(work: Conversion) -> None:
     evaluations = _places(work, "data.val_files", "~/data/rlhf/gsm8k/test.parquet")
     for position, (place, source) in enumerate(evaluations):
         key = f"{INPUT}.eval_tasksets[{position}]"
-        named = RowLocation(place.path, f"{place.name}_eval")
+        named = replace(place, name=f"{place.name}_eval")
         _put_location(work, key, named, source)
         _put_format(work, key)
         _put_sampling(work, key)
@@ -140,11 +143,13 @@ def file_names(values: list[JsonValue]) -> list[str]:
 
 def parse_row_location(path: str) -> RowLocation:
     """The file itself, which `data/gsm8k/train.parquet` names `gsm8k`."""
+    found = _SPLIT.fullmatch(path)
+    path = found["path"] if found else path
     file = PurePosixPath(path)
     name = file.stem if file.suffix else file.name
     if file.suffix and file.stem in _SPLITS and str(file.parent) not in (".", "/"):
         name = file.parent.name
-    return RowLocation(path, _clean(name))
+    return RowLocation(path, _clean(name), found["split"] if found else "")
 
 
 def _clean(name: str) -> str:
@@ -155,7 +160,7 @@ def _with_own_names(places: list[RowLocation]) -> Iterator[RowLocation]:
     for position, place in enumerate(places):
         is_taken = place.name in [other.name for other in places[:position]]
         name = f"{place.name}_{position}" if is_taken else place.name
-        yield RowLocation(place.path, name)
+        yield replace(place, name=name)
 
 
 def _put_location(
@@ -164,6 +169,8 @@ def _put_location(
     work.draft.put(f"{key}.name", place.name)
     work.draft.put(f"{key}.storage_type", "file")
     work.put(f"{key}.path", place.path, source)
+    if place.split:
+        work.put(f"{key}.split", place.split, source)
 
 
 def _put_format(work: Conversion, key: str) -> None:

@@ -28,6 +28,8 @@ _OVERLONG_KEYS = ("enable", "len", "penalty_factor", "log")
 
 def convert_rewards(work: Conversion) -> None:
     """Writes the reward of every taskset."""
+    if work.settings.dialect:
+        return
     if put_fork_reward(work, _manager_name(work), is_own=_has_own_function(work)):
         return
     manager = _take_manager(work)

@@ -384,8 +384,9 @@ def _put_lora(work: Conversion) -> None:
     model = "actor_rollout_ref.model"
     ranks = (work.settings.peek(key) for key in LORA_RANKS)
     if not any(isinstance(rank, int) and rank > 0 for rank in ranks):
-        for name in ("lora_alpha", "lora.alpha", "target_modules", "lora.target_modules"):
-            work.report_not_needed(f"{model}.{name}", "without LoRA")
+        for name in ("lora_alpha", "alpha", "target_modules", "exclude_modules"):
+            for key in (f"{model}.{name}", f"{model}.lora.{name}"):
+                work.report_not_needed(key, "without LoRA")
         work.report_not_needed("model.lora_alpha", "without LoRA")
         work.report_not_needed("model.target_modules", "without LoRA")
     for key in LORA_RANKS:
