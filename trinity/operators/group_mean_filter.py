@@ -5,6 +5,9 @@ import numpy as np
 from trinity.algorithm.advantage.needs import Arguments, Needs, needs
 from trinity.operators.rollouts import Changes, Rollouts
 
+_ROUNDING = 1e-6
+"""Of means that are a bound, such as one right answer of five."""
+
 
 def _needs(arguments: Arguments) -> Needs:
     key = str(arguments.get("metric_key", ""))
@@ -25,7 +28,7 @@ def group_mean_filter(
         known_N = rollouts.numbers[metric_key]
         values_N = np.where(np.isnan(known_N), values_N, known_N)
     means_G = rollouts.group_means(values_N)
-    is_low_G, is_high_G = means_G < lower, means_G > upper
+    is_low_G, is_high_G = means_G < lower - _ROUNDING, means_G > upper + _ROUNDING
     return Changes(
         left_out=(is_low_G | is_high_G)[rollouts.groups],
         reason=f"the mean of its group is not from {lower:g} to {upper:g}",

@@ -284,6 +284,7 @@ def convert(settings: VerlSettings, choices: ConversionOptions | None = None) ->
     if is_easy_r1(settings):
         translate(settings)
     work.checkout = apply_defaults(settings, work.choices.verl_version, work.choices.checkout)
+    work.folder_of_copy = work.checkout.folder if work.checkout is not None else None
     work.report.advice += settings.advice
     for rule in SUPERVISED_RULES if settings.is_supervised else RULES:
         rule(work)

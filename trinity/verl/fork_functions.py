@@ -29,6 +29,7 @@ _WITHOUT_EFFECT = re.compile(
 )
 """Names of functions that evaluate, log, save or build, and so do not decide an update."""
 _OF_METRICS = re.compile(r"(\w*(metrics?|timing|timer)\w*|logger|logging|warnings|wandb|pbar)$")
+_READING = re.compile(r"(self\.)?config(\.\w+)*\.get")
 _MESSAGES = ("print", "pprint", "log_gpu_memory_usage")
 _OF_ESTIMATOR = re.compile(r"compute_(?P<name>\w+?)(_outcome)?(_advantage|_advantage_return)")
 _OF_LOSS = re.compile(r"compute_policy_loss_(?P<name>\w+)")
@@ -227,6 +228,8 @@ class _Normalized(ast.NodeTransformer):
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
         node.returns, node.decorator_list = None, []
         self.generic_visit(node)
+        while _leave_out_unread(node):
+            pass
         _leave_out_unused(node)
         node.body = node.body or [ast.Pass()]
         return node
@@ -283,6 +286,52 @@ class _Normalized(ast.NodeTransformer):
     def visit_For(self, node: ast.For) -> ast.AST | None:
         self.generic_visit(node)
         return node if node.body else None
+
+
+def _leave_out_unread(node: ast.FunctionDef) -> bool:
+    """Leaves out values that no line reads and that are computed without effect; True if some."""
+    collected = {id(_collecting(each)) for each in ast.walk(node)}
+    names = (each for each in ast.walk(node) if isinstance(each, ast.Name))
+    read = {
+        each.id for each in names if isinstance(each.ctx, ast.Load) and id(each) not in collected
+    }
+    is_changed = False
+    for above in ast.walk(node):
+        for field_name in ("body", "orelse"):
+            lines = getattr(above, field_name, None)
+            if isinstance(lines, list) and isinstance(above, ast.stmt):
+                kept = [line for line in lines if not _is_unread(line, read)]
+                is_changed |= len(kept) < len(lines)
+                needs_one = field_name == "body" and not isinstance(above, ast.FunctionDef)
+                setattr(above, field_name, kept or ([ast.Pass()] if needs_one else []))
+    return is_changed
+
+
+def _collecting(node: ast.AST) -> ast.Name | None:
+    """The list that a line of its own only adds to."""
+    match node:
+        case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name() as name, attr=attr))):
+            return name if attr in ("append", "extend") else None
+    return None
+
+
+def _is_unread(line: ast.stmt, read: set[str]) -> bool:
+    """True for an assignment to such a name, or for a line that adds to one."""
+    if (collected := _collecting(line)) is not None:
+        return collected.id not in read
+    if isinstance(line, ast.For | ast.If) and not line.orelse:
+        asked = line.iter if isinstance(line, ast.For) else line.test
+        return all(isinstance(each, ast.Pass) for each in line.body) and _is_pure(asked)
+    if not isinstance(line, ast.Assign) or not _is_pure(line.value):
+        return False
+    return all(isinstance(name, ast.Name) and name.id not in read for name in line.targets)
+
+
+def _is_pure(node: ast.expr) -> bool:
+    """True if every call is one of a plain function, or reads a configuration."""
+    calls = (each for each in ast.walk(node) if isinstance(each, ast.Call))
+    names = (ast.unparse(each.func) for each in calls)
+    return all("." not in name or _READING.fullmatch(name) for name in names)
 
 
 def _leave_out_unused(node: ast.FunctionDef) -> None:

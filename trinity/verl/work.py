@@ -268,16 +268,17 @@ class Conversion:
         """The value of a key that the script's veRL has added, by its end: `.trainer.save_only`.
 
         A name without a dot is the end of any key. Raises: KeyError if no key ends so, if several
-        do, or if veRL has it.
+        do with different values, or if veRL has it.
         """
         defaults = self.checkout.defaults("ppo_trainer") if self.checkout is not None else {}
         values = {name: each.value for name, each in defaults.items()}
         values |= {each.key: each.value for each in self.settings.all()}
         found = {name: value for name, value in values.items() if f".{name}".endswith(key)}
         is_verls = any(find_row(name, supervised=False) is not None for name in found)
-        if len(found) != 1 or (is_verls and key.startswith(".")):
+        given = [value for value in found.values() if not str(value).startswith("${")]
+        if len({str(value) for value in given}) != 1 or (is_verls and key.startswith(".")):
             raise KeyError(key)
-        return next(iter(found.values()))
+        return given[0]
 
     def put(self, ours: str, value: JsonValue, source: VerlSetting | str, note: str = "") -> None:
         """Writes a line of the draft, with its origin."""

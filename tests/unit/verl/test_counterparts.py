@@ -2,12 +2,17 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.unit.subtests import as_subtests
 from tests.unit.verl.builders import converted, flat, from_keys, missing, value
+from trinity.algorithm.advantage.samples import Samples
 from trinity.config.check import check_file
 from trinity.config.data_files import find_data_files
+from trinity.operators.group_mean_filter import group_mean_filter
+from trinity.operators.overlong_penalty import overlong_penalty
+from trinity.operators.rollouts import Rollouts
 from trinity.verl.values import JsonValue
 
 ACTOR = "actor_rollout_ref.actor"
@@ -135,6 +140,44 @@ def test_groups_of_one_accuracy_are_drawn_again() -> None:
     assert value(other, f"{OPERATORS}[0].name") == "reward_std_filter"
     off = from_keys("algorithm.filter_groups.metric=acc")
     assert "buffer.max_refill_rounds" not in flat(off.values)
+
+
+def test_dapos_first_keys_give_the_penalty_and_the_loss_of_its_paper() -> None:
+    """A limit of 20,480 tokens of which the last 4,096 are punished, from 0 to 1."""
+    section = "custom_reward_function.overlong_buffer"
+    own = ("custom_reward_function.path=mine.py", "data.max_response_length=20480")
+    keys = (f"{section}.enable=True", f"{section}.len=4096", f"{section}.penalty_factor=1.0")
+    found = from_keys(*own, *keys, f"{ACTOR}.use_token_level_loss=True")
+    assert missing(found) == []
+    assert value(found, f"{OPERATORS}[0].name") == "overlong_penalty"
+    arguments = {
+        name: value(found, f"{OPERATORS}[0].args.{name}")
+        for name in ("max_response_length", "cache_length", "penalty_factor")
+    }
+    lengths = np.array([100, 16384, 18432, 20480])
+    given = Rollouts.of(Samples.of_groups([1.0] * 4), response_lengths=lengths)
+    changed = overlong_penalty(given, **arguments).rewards
+    assert changed is not None and changed.tolist() == [1.0, 1.0, 0.5, 0.0]
+    assert value(found, "algorithm.loss_agg_mode") == "token-mean"
+    of_answers = from_keys(*own, f"{ACTOR}.use_token_level_loss=False")
+    assert value(of_answers, "algorithm.loss_agg_mode") == "seq-mean-token-mean"
+    off = from_keys(*own, f"{section}.enable=False", f"{section}.len=0")
+    assert "data_processor" not in off.values and missing(off) == []
+
+
+def test_primes_filter_keeps_accuracies_from_a_fifth_to_four_fifths() -> None:
+    bounds = ("data.accuracy_lower_bound=0.2", "data.accuracy_upper_bound=0.8")
+    keys = ("algorithm.adv_estimator=rloo", "data.n_samples=5", "data.oversample_factor=4")
+    found = from_keys(*keys, "data.filter_accuracy=True", *bounds)
+    assert missing(found) == []
+    assert value(found, "algorithm.repeat_times") == 5
+    arguments = {name: value(found, f"{OPERATORS}[0].args.{name}") for name in ("lower", "upper")}
+    groups = [[1.0] * right + [0.0] * (5 - right) for right in range(6)]
+    left_out = group_mean_filter(Rollouts.of(Samples.of_groups(*groups)), **arguments).left_out
+    assert left_out is not None
+    assert left_out.reshape(6, 5)[:, 0].tolist() == [True, False, False, False, False, True]
+    off = from_keys(*keys, "data.filter_accuracy=False", *bounds)
+    assert "data_processor" not in off.values and missing(off) == []
 
 
 def test_a_script_reads_the_files_that_it_names_and_no_other(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""EasyR1's scripts convert by its own keys, and its rewards and prompts do here what they do there."""
+"""EasyR1's scripts convert by its keys, and rewards and prompts do here what they do there."""
 
 import importlib.util
 import json

@@ -65,7 +65,11 @@ def test_a_changed_function_is_named_and_a_new_one_is_not(tmp_path: Path) -> Non
         ("x = 2 * y\nx = x.clamp(1)\nreturn x", False),
         ("if y:\n    x = 2 * y\nreturn x", False),
         ("with no_grad():\n    x = 2 * y\nreturn x", False),
-        ("log_probs = y\nx = 2 * y\nreturn x", False),
+        ("log_probs = y\nx = 2 * log_probs\nreturn x", False),
+        ("z = len(y)\nn = z + 1\nx = 2 * y\nreturn x", True),
+        ("kept = []\nfor z in y:\n    kept.append(z)\nx = 2 * y\nreturn x", True),
+        ("n = config.trainer.get('n', 3)\nx = 2 * y\nreturn x", True),
+        ("z = self.worker.update(y)\nx = 2 * y\nreturn x", False),
     ],
 )
 def test_metrics_messages_and_types_do_not_count(body: str, is_same: bool) -> None:

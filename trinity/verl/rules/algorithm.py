@@ -53,8 +53,12 @@ _WITH_THRESHOLD = ("grpo", "dr_grpo", "grpo_passk")
 _WITH_NORM = ("grpo_verl", "grpo_passk", "gdpo")
 NO_LIMIT = 1000
 """Rounds of refills that no step needs."""
-MEAN_FILTERS = (("algorithm.filter_key", "algorithm.filter_low", "algorithm.filter_high"),)
-"""Keys of EasyR1's filter of groups: the number, and the bounds of its mean."""
+_ACCURACY = "data.filter_accuracy"
+MEAN_FILTERS = (
+    ("algorithm.filter_key", "algorithm.filter_low", "algorithm.filter_high"),
+    (_ACCURACY, "data.accuracy_lower_bound", "data.accuracy_upper_bound"),
+)
+"""Keys of filters of groups, EasyR1's and PRIME's: the number, and the bounds of its mean."""
 REWARD_ITSELF = "overall"
 """EasyR1's name of an answer's reward."""
 PIPELINE = "data_processor.experience_pipeline.operators[0]"
@@ -190,7 +194,7 @@ def _put_reward_parts(work: Conversion) -> None:
 def _put_filter(work: Conversion, advantage: str) -> None:
     """Converts the filter of groups whose samples are all alike."""
     section = "algorithm.filter_groups"
-    enable = work.settings.take(f"{section}.enable")
+    enable = work.settings.take(f"{section}.enable") or work.settings.take(_ACCURACY)
     names = ("metric", "max_num_gen_batches", "max_inflight_gen_batches")
     if enable is None or enable.value is not True:
         others = [key for keys in MEAN_FILTERS for key in keys]
@@ -219,7 +223,7 @@ def _put_mean_filter(work: Conversion) -> bool:
             continue
         work.put(f"{PIPELINE}.name", "group_mean_filter", least)
         name = work.settings.take(metric)
-        if name is not None and name.value != REWARD_ITSELF:
+        if name is not None and name.value not in (REWARD_ITSELF, True):
             work.put(f"{PIPELINE}.args.metric_key", name.value, name)
         work.put(f"{PIPELINE}.args.lower", least.value, least)
         work.put(f"{PIPELINE}.args.upper", most.value, most)

@@ -97,6 +97,7 @@ def convert_fork_names(work: Conversion) -> None:
     """Reads keys that forks of veRL have renamed under veRL's own names."""
     for name, verl in (
         ("actor_rollout_ref.rollout.n_agent", "actor_rollout_ref.rollout.n"),
+        ("data.n_samples", "actor_rollout_ref.rollout.n"),
         ("data.shuffle_train_dataloader", "data.shuffle"),
     ):
         setting = work.settings.peek(name)

@@ -72,6 +72,7 @@ ARGUMENTS: dict[str, tuple[str, ...]] = {
 reading them from the losses takes longer than the whole conversion."""
 AGG_MODE = "token-mean"
 """veRL's default of `loss_agg_mode`."""
+_TOKEN_LEVEL = f"{ACTOR}.use_token_level_loss"
 _AGG_MODES = {
     "gspo": "seq-mean-token-mean",
     "gspo_token": "seq-mean-token-mean",
@@ -98,7 +99,7 @@ def put_loss(work: Conversion, advantage: str) -> None:
         return
     loss = _chosen_loss(work)
     if loss.startswith(FUNCTIONS):
-        for verl in (*LOSS_ARGUMENTS, "use_token_level_loss"):
+        for verl in LOSS_ARGUMENTS:
             work.report_not_needed(f"{ACTOR}.{verl}", f"`{loss}` reads it, if any code does")
         _put_agg_mode(work, loss)
         return
@@ -148,7 +149,7 @@ def _advise_on_clipping(work: Conversion) -> None:
 
 def _put_agg_mode(work: Conversion, loss: str) -> None:
     key = f"{ACTOR}.loss_agg_mode"
-    setting = work.settings.take(key)
+    setting = work.settings.take(key) or _older_mode(work)
     given = AGG_MODE if setting is None or setting.value is None else setting.value
     fixed = _AGG_MODES.get(loss)
     if fixed is None or not fixed:
@@ -166,6 +167,15 @@ def _put_agg_mode(work: Conversion, loss: str) -> None:
     if setting is not None:
         why = f"`{loss}` ignores it, in veRL and here"
         work.report.not_needed.append((setting, why))
+
+
+def _older_mode(work: Conversion) -> VerlSetting | None:
+    """The mode by the key of DAPO's first code, false for the mean of each answer's mean."""
+    older = work.settings.take(_TOKEN_LEVEL)
+    if older is None:
+        return None
+    value = AGG_MODE if older.value is True else "seq-mean-token-mean"
+    return VerlSetting(key=_TOKEN_LEVEL, value=value, where=older.where)
 
 
 def _other_terms(work: Conversion) -> Iterator[str]:
@@ -198,7 +208,7 @@ def _chosen_loss(work: Conversion) -> str:
 
 def _agg_mode_of_copy(work: Conversion) -> str:
     """The aggregation of a copy's loss; older ones have another key, or average tokens."""
-    if work.settings.peek(f"{ACTOR}.use_token_level_loss") is False:
+    if work.settings.peek(_TOKEN_LEVEL) is False:
         return "seq-mean-token-mean"
     return str(work.settings.peek(f"{ACTOR}.loss_agg_mode") or AGG_MODE)
 

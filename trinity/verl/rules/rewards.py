@@ -20,7 +20,13 @@ _PLAIN_MANAGERS = ("naive", "prime", "batch", "gdpo")
 REWARD_MODELS = ("reward_model", "reward.reward_model")
 _FUNCTIONS = ("custom_reward_function", "reward.custom_reward_function")
 _KWARGS = ("reward.reward_kwargs", "reward_model.reward_kwargs")
-_OVERLONG = (*(f"{name}.overlong_buffer_cfg" for name in _KWARGS), "reward_model.overlong_buffer")
+_FIRST_OVERLONG = "custom_reward_function.overlong_buffer"
+"""Section of DAPO's first code, which projects on it kept: there each manager reads it."""
+_OVERLONG = (
+    *(f"{name}.overlong_buffer_cfg" for name in _KWARGS),
+    "reward_model.overlong_buffer",
+    _FIRST_OVERLONG,
+)
 Penalty = dict[str, tuple[JsonValue, VerlSetting | str]]
 """Arguments of DAPO's penalty by our names, each with its origin."""
 _OVERLONG_KEYS = ("enable", "len", "penalty_factor", "log")
@@ -36,10 +42,7 @@ def convert_rewards(work: Conversion) -> None:
     if reward_model_scores(work):
         _put_model_reward(work)
     elif _put_own_function(work):
-        if manager == "dapo":
-            _put_overlong(work, _put_penalty_operator)
-        else:
-            _report_overlong(work)
+        _put_or_report_overlong(work, is_read=manager == "dapo")
     elif manager == "dapo":
         work.put(_REWARD_TYPE, DAPO_REWARD, "veRL's reward manager `dapo`")
         why = "`math_dapo_reward` scores all rows"
@@ -47,7 +50,7 @@ def convert_rewards(work: Conversion) -> None:
         _put_overlong(work, _put_penalty_of_reward)
     else:
         _put_reward_column(work)
-        _report_overlong(work)
+        _put_or_report_overlong(work, is_read=False)
 
 
 def _manager_name(work: Conversion) -> str:
@@ -217,6 +220,14 @@ def _put_penalty_operator(work: Conversion, penalty: Penalty) -> None:
     work.put(f"{operators}[0].name", "overlong_penalty", "veRL's reward manager `dapo`")
     for name, (value, origin) in penalty.items():
         work.put(f"{operators}[0].args.{name}", value, origin)
+
+
+def _put_or_report_overlong(work: Conversion, *, is_read: bool) -> None:
+    """Writes DAPO's penalty as an operator if the manager reads it, else reports it."""
+    if is_read or work.settings.has(f"{_FIRST_OVERLONG}.enable"):
+        _put_overlong(work, _put_penalty_operator)
+    else:
+        _report_overlong(work)
 
 
 def _report_overlong(work: Conversion) -> None:

@@ -33,6 +33,8 @@ _ESCAPABLE = '"\\$`'
 _ESCAPES = {"\\n": "\n", "\\t": "\t", "\\r": "\r", "\\\\": "\\", "\\'": "'", '\\"': '"'}
 """Escapes in `$'...'`."""
 _ALL = ("@", "*")
+_JOB = ("SLURM_JOB_ID", "SLURM_JOBID", "SLURM_JOB_NAME")
+"""Variables that a scheduler sets, for names alone: they have a default elsewhere."""
 _WITH_DEFAULT = (":-", ":=", ":+", ":?", "-", "=", "+", "?")
 Substitute = Callable[[str, int], str | None]
 """Returns the output of a command on a line; None if it would have to be run."""
@@ -177,7 +179,8 @@ def _unset(name: str, variables: Variables, piece: ExpandedField, *, empty: bool
     if not name[0].isalpha() and name[0] != "_":
         variables.note(piece.line, f"`{piece.text}` is not given, {UNKNOWN} stands for it")
         return UNKNOWN
-    return f"${{oc.env:{name}}}"
+    default = ",job" if name in _JOB else ""
+    return f"${{oc.env:{name}{default}}}"
 
 
 def _changed(text: str, parameter: Parameter, expand: Callable[[str], str]) -> str:

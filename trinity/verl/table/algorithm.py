@@ -56,6 +56,11 @@ ROWS: tuple[KeyRow, ...] = (
         "veRL's `gspo` has its own and ignores it",
     ),
     combined_row(
+        f"{_ACTOR}.use_token_level_loss",
+        "algorithm.loss_agg_mode",
+        "of DAPO's first code: `token-mean`, or else `seq-mean-token-mean`",
+    ),
+    combined_row(
         "algorithm.rollout_correction.bypass_mode",
         "algorithm.bypass_old_logprobs",
         "",

@@ -3,6 +3,7 @@
 from trinity.verl.row import KeyRow, combined_row, missing_rows, not_needed_rows, renamed_row
 
 _INPUT = "buffer.explorer_input"
+_FILTER = "data_processor.experience_pipeline.operators[0].args"
 _VARIABLES = "data.apply_chat_template_kwargs"
 
 TEMPLATE_ROWS: tuple[KeyRow, ...] = (
@@ -34,6 +35,12 @@ ROWS: tuple[KeyRow, ...] = (
     combined_row(
         "data.gen_batch_size", "buffer.batch_size", "refills are drawn as they are needed"
     ),
+    *not_needed_rows("PRIME's: refills are drawn as needed", "data.oversample_factor"),
+    *(
+        combined_row(f"data.{name}", _FILTER, "PRIME's, of `group_mean_filter`")
+        for name in ("filter_accuracy", "accuracy_lower_bound", "accuracy_upper_bound")
+    ),
+    combined_row("data.n_samples", "algorithm.repeat_times", "PRIME's name of `rollout.n`"),
     *not_needed_rows(
         "evaluations are not batched here (nor in veRL any more)",
         "data.val_batch_size",
