@@ -10,7 +10,7 @@ import runpy
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from trinity.errors import UserError
 from trinity.rewards.reward import RewardFn
@@ -46,21 +46,19 @@ class FunctionReward(RewardFn):
 
         Raises: UserError if the file has changed since the job was converted.
         """
-        call, names = self._loaded
-        row = {"response": response, "response_length": response_length}
-        given = [row | {"ground_truth": ground_truth}]
-        if len(names) > 1:  # releases until 0.3.2 give texts
-            given = [response, ground_truth]
-        if self._is_sequential:
-            scores = call(*given, **self.arguments)
+        row: JsonValue = {
+            "response": response,
+            "response_length": response_length,
+            "ground_truth": ground_truth,
+        }
+        # releases until 0.3.2 give texts
+        given = [row] if self._takes_rows else [response, ground_truth]
+        if self._module.get("REWARD_TYPE", self.kind) in _SEQUENTIAL:
+            scores = self._function(*given, **self.arguments)
         else:
-            (scores,) = call(*([value] for value in given), **self.arguments)
+            (scores,) = self._function(*([value] for value in given), **self.arguments)
         numbers = {str(name): float(value) for name, value in scores.items() if value is not None}
         return {"score": numbers.pop("overall"), **numbers}
-
-    @property
-    def _is_sequential(self) -> bool:
-        return self._module.get("REWARD_TYPE", self.kind) in _SEQUENTIAL
 
     @cached_property
     def _module(self) -> Mapping[str, Any]:
@@ -72,12 +70,15 @@ class FunctionReward(RewardFn):
             )
         return runpy.run_path(self.path)
 
-    @cached_property
-    def _loaded(self) -> tuple[Callable[..., Any], list[str]]:
-        """The function, and the names of its arguments that EasyR1 gives."""
+    @property
+    def _function(self) -> Callable[..., Any]:
         if self.function not in self._module:
             raise UserError(f"{self.path} defines no `{self.function}`: name one of its functions")
-        call = self._module[self.function]
-        parameters = inspect.signature(call).parameters.values()
-        required = [each.name for each in parameters if each.default is each.empty]
-        return call, [name for name in required if name not in self.arguments]
+        return cast("Callable[..., Any]", self._module[self.function])
+
+    @cached_property
+    def _takes_rows(self) -> bool:
+        """True if one argument is left for EasyR1 to give."""
+        parameters = inspect.signature(self._function).parameters.values()
+        required = (each.name for each in parameters if each.default is each.empty)
+        return len([name for name in required if name not in self.arguments]) == 1

@@ -18,6 +18,8 @@ from trinity.verl.releases import Release, parse_release
 from trinity.verl.values import FloatLoader, JsonValue, flat_values
 
 _CONFIG = Path("verl", "trainer", "config")
+EASY_R1 = Path("verl", "trainer", "main.py")
+"""EasyR1's program, in whose place veRL has several."""
 _ROOT_FILES = (".git", "README.md", "setup.py", "pyproject.toml", "requirements.txt")
 """Files that mark the top of a repository, which may hold veRL in a folder."""
 _VERSION = re.compile(r"version\s*=\s*[\"'](v?\d+\.\d+[^\"']*)[\"']")
@@ -74,7 +76,11 @@ def checkout_at(path: Path) -> Checkout:
     Raises: UserError if none is there.
     """
     folder = path.expanduser().resolve()
-    around = [Checkout(above) for above in (folder, folder.parent) if (above / _CONFIG).is_dir()]
+    around = [
+        Checkout(above)
+        for above in (folder, folder.parent)
+        if (above / _CONFIG).is_dir() or (above / EASY_R1).is_file()
+    ]
     below = [found.parents[2] for found in sorted(folder.glob("*/verl/trainer/config"))]
     if around or len(below) == 1:
         return around[0] if around else Checkout(below[0])

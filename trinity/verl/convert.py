@@ -282,9 +282,9 @@ def convert(settings: VerlSettings, choices: ConversionOptions | None = None) ->
         raise UserError(f"{settings.module} trains nothing: give the script or file that trains")
     work = Conversion(settings=settings, choices=choices or ConversionOptions())
     if is_easy_r1(settings):
-        translate(settings)
+        translate(settings, work.choices.checkout)
     work.checkout = apply_defaults(settings, work.choices.verl_version, work.choices.checkout)
-    work.folder_of_copy = work.checkout.folder if work.checkout is not None else None
+    work.folder_of_copy = settings.folder if work.checkout is None else work.checkout.folder
     work.report.advice += settings.advice
     for rule in SUPERVISED_RULES if settings.is_supervised else RULES:
         rule(work)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import yaml
 
+from trinity.verl.checkout import EASY_R1, Checkout
 from trinity.verl.key_table import find_row
 from trinity.verl.settings import VerlSetting, VerlSettings, read_yaml
 from trinity.verl.values import FloatLoader, JsonValue, flat_values
@@ -125,9 +126,10 @@ def is_easy_r1(settings: VerlSettings) -> bool:
     return settings.module == MODULE or (not settings.module and has_workers)
 
 
-def translate(settings: VerlSettings) -> None:
-    """Replaces the settings by those of veRL, with EasyR1's defaults."""
+def translate(settings: VerlSettings, copy: Checkout | None = None) -> None:
+    """Replaces the settings by those of veRL, with EasyR1's defaults; `copy` is that of --verl."""
     settings.dialect = NAME
+    settings.folder = copy_around(settings.path) if copy is None else copy.folder
     _read_base(settings)
     _lay(settings, flat_values(yaml.load(_DEFAULTS, Loader=FloatLoader)))  # a SafeLoader
     section = f"{_ROLLOUT}.val_override_config"
@@ -139,8 +141,8 @@ def translate(settings: VerlSettings) -> None:
     for setting in settings.all():
         if (key := verls_key(setting.key)) != setting.key:
             _rename(settings, setting, key)
-    if settings.peek("trainer.resume_from_path") is not None:
-        where = "EasyR1's load_checkpoint_path"
+    if (path := settings.peek("trainer.resume_from_path")) is not None:
+        where = f"load_checkpoint_path={path}"
         settings.put(VerlSetting(key="trainer.resume_mode", value="resume_path", where=where))
 
 
@@ -158,14 +160,14 @@ def verls_key(key: str) -> str:
 def copy_around(path: Path | None) -> Path | None:
     """The folder with the copy of EasyR1 around a script."""
     above = path.resolve().parents if path is not None else ()
-    program = Path(*MODULE.split(".")).with_suffix(".py")
-    return next((folder for folder in above if (folder / program).is_file()), None)
+    return next((folder for folder in above if (folder / EASY_R1).is_file()), None)
 
 
 def file_of(settings: VerlSettings, name: str) -> Path | None:
-    """A file that a setting names, from the current folder or one above the script."""
+    """A file that a setting names, from the current folder, one above the script or the copy."""
     above = settings.path.resolve().parents if settings.path is not None else ()
-    places = (folder / name for folder in (Path(), *above))
+    given = () if settings.folder is None else (settings.folder,)
+    places = (folder / name for folder in (Path(), *above, *given))
     return next((place.resolve() for place in places if place.is_file()), None)
 
 
@@ -227,9 +229,8 @@ def _put_kl(settings: VerlSettings) -> None:
     ):
         settings.put(VerlSetting(key=key, value=value, where=where))
     for name, theirs in (("coef", "kl_coef"), ("type", "kl_penalty")):
-        value = settings.peek(f"algorithm.{theirs}")
-        key = f"{_ACTOR}.kl_loss_{name}"
-        settings.put(VerlSetting(key=key, value=value, where=f"algorithm.{theirs}, in veRL"))
+        given, key = settings.peek(f"algorithm.{theirs}"), f"{_ACTOR}.kl_loss_{name}"
+        settings.put(VerlSetting(key=key, value=given, where=f"algorithm.{theirs}, in veRL"))
 
 
 def _rename(settings: VerlSettings, setting: VerlSetting, key: str) -> None:

@@ -79,6 +79,8 @@ class VerlSettings:
     """veRL's configurations that a configuration file includes."""
     dialect: str = ""
     """The rewritten veRL whose keys these were; empty for veRL's own."""
+    folder: Path | None = None
+    """The copy of that veRL around the first file, or given."""
     _settings: dict[str, VerlSetting] = field(default_factory=dict)
     _handled: set[str] = field(default_factory=set)
 

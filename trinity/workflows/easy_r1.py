@@ -1,11 +1,9 @@
 """Prompts of EasyR1: a Jinja text around the row's, and images of bounded size."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from trinity.workflows.model import ModelWrapper
 from trinity.workflows.simple_workflow import SimpleWorkflow
 from trinity.workflows.task import Task
 
@@ -26,22 +24,15 @@ class FormattedPrompt(SimpleWorkflow):
     min_pixels: ClassVar[int | None] = None
     max_pixels: ClassVar[int | None] = None
 
-    def __init__(
-        self,
-        *,
-        task: Task,
-        model: ModelWrapper,
-        auxiliary_models: Sequence[ModelWrapper] | None = None,
-    ) -> None:
+    def __init__(self, *, task: Task, **models: Any) -> None:
         from jinja2 import Template
 
         form, row = task.format_args, dict(task.raw_task)
-        text = Template(self.template.strip()).render(content=row[form.prompt_key])
-        row[form.prompt_key] = text
+        template = Template(self.template.strip())
+        row[form.prompt_key] = template.render(content=row[form.prompt_key])
         if form.image_key and (images := row.get(form.image_key)):
             row[form.image_key] = [self._resized(image) for image in images]
-        shown = replace(task, raw_task=row)
-        super().__init__(task=shown, model=model, auxiliary_models=auxiliary_models)
+        super().__init__(task=replace(task, raw_task=row), **models)
 
     def _resized(self, image: "Image") -> "Image":
         """An image with at most and then at least so many pixels, and its proportions."""

@@ -1,6 +1,7 @@
 """veRL's defaults are written out, and what has a counterpart here is converted to it."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -150,7 +151,7 @@ def test_dapos_first_keys_give_the_penalty_and_the_loss_of_its_paper() -> None:
     found = from_keys(*own, *keys, f"{ACTOR}.use_token_level_loss=True")
     assert missing(found) == []
     assert value(found, f"{OPERATORS}[0].name") == "overlong_penalty"
-    arguments = {
+    arguments: dict[str, Any] = {
         name: value(found, f"{OPERATORS}[0].args.{name}")
         for name in ("max_response_length", "cache_length", "penalty_factor")
     }
@@ -171,7 +172,8 @@ def test_primes_filter_keeps_accuracies_from_a_fifth_to_four_fifths() -> None:
     found = from_keys(*keys, "data.filter_accuracy=True", *bounds)
     assert missing(found) == []
     assert value(found, "algorithm.repeat_times") == 5
-    arguments = {name: value(found, f"{OPERATORS}[0].args.{name}") for name in ("lower", "upper")}
+    place = f"{OPERATORS}[0].args"
+    arguments: dict[str, Any] = {n: value(found, f"{place}.{n}") for n in ("lower", "upper")}
     groups = [[1.0] * right + [0.0] * (5 - right) for right in range(6)]
     left_out = group_mean_filter(Rollouts.of(Samples.of_groups(*groups)), **arguments).left_out
     assert left_out is not None

@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import cast
 
 import pytest
 from PIL import Image
@@ -12,8 +13,12 @@ from PIL import Image
 from tests.unit.verl.builders import converted, flat, missing, value
 from tests.unit.workflows.scripted import ScriptedEngine, scripted_model, task_of
 from trinity.config.schema.data import FormatConfig
-from trinity.verl.convert import Converted
+from trinity.types import JsonObject
+from trinity.verl.checkout import checkout_at
+from trinity.verl.convert import Converted, convert
 from trinity.verl.rules.easy_r1 import PART
+from trinity.verl.settings import read_sources
+from trinity.verl.work import ConversionOptions
 from trinity.workflows.easy_r1 import FormattedPrompt
 
 INPUT = "buffer.explorer_input"
@@ -142,6 +147,13 @@ def test_a_key_that_is_not_easyr1s_is_named_with_its_line(tmp_path: Path) -> Non
     found = of_script(tmp_path, "worker.actor.own_loss=2")
     assert "verl/trainer/main.py:1 reads it" in "\n".join(missing(found))
     assert any("`verl/trainer/core_algos.py` differs" in line for line in found.report)
+    script = tmp_path / "alone" / "run.yaml"
+    script.parent.mkdir()
+    script.write_text(BASE + "other: {key: 1}\n")
+    choices = ConversionOptions(checkout=checkout_at(tmp_path / "verl"))
+    found = convert(read_sources([str(script)]), choices)
+    assert found.values["name"] == "demo"
+    assert any("`verl/trainer/core_algos.py` differs" in line for line in found.report)
 
 
 @pytest.mark.parametrize("reward", [SEQUENTIAL, BATCH, TEXTS])
@@ -181,7 +193,9 @@ async def test_prompts_are_the_templates_and_images_have_easyr1s_sizes(tmp_path:
     assert issubclass(kind, FormattedPrompt) and not kind.is_on_loop()
     images = [Image.new("RGB", size) for size in ((100, 50), (640, 480), (4000, 3000))]
     row = {"problem": " See <image><image><image>? ", "answer": "a", "images": images}
-    task = task_of(row, columns=FormatConfig(prompt_key="problem", image_key="images"))
+    task = task_of(
+        cast("JsonObject", row), columns=FormatConfig(prompt_key="problem", image_key="images")
+    )
     for _ in range(2):  # an attempt that is repeated asks the same
         (message,) = kind(task=task, model=scripted_model(ScriptedEngine([]))).messages()
         shown = [part for part in message["content"] if part["type"] == "image"]

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from trinity.config.plan.arithmetic import model_keys
-from trinity.verl.easy_r1 import CHANGING, NAME, copy_around, file_of
+from trinity.verl.easy_r1 import CHANGING, NAME, file_of
 from trinity.verl.fork_rewards import digest, is_verls
 from trinity.verl.rules.data import INPUT
 from trinity.verl.rules.fork_reward import REWARD_TYPE, shown
@@ -42,7 +42,6 @@ def convert_easy_r1(work: Conversion) -> None:
     """Writes the classes of a plug-in folder that score and ask as EasyR1 does."""
     if work.settings.dialect != NAME:
         return
-    work.folder_of_copy = copy_around(work.settings.path)
     written = _reward(work) + _prompts(work)
     if written:
         work.parts[f"{PART}.py"] = _FILE + written

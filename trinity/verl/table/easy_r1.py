@@ -1,22 +1,8 @@
 """Keys of EasyR1 that veRL does not have, under its own names."""
 
-from trinity.verl.row import KeyRow, combined_row, left_out_rows, missing_rows, not_needed_rows
-
-_REWARD = "buffer.explorer_input.default_reward_fn_type"
-_WORKFLOW = "buffer.explorer_input.default_workflow_type"
-_FILTER = "data_processor.experience_pipeline.operators[0].args"
+from trinity.verl.row import KeyRow, left_out_rows, missing_rows, not_needed_rows
 
 ROWS: tuple[KeyRow, ...] = (
-    combined_row("worker.reward.reward_function", _REWARD, "a class in the plug-in folder"),
-    combined_row("worker.reward.reward_function_kwargs.*", _REWARD, "its arguments"),
-    combined_row("data.format_prompt", _WORKFLOW, "a class in the plug-in folder"),
-    combined_row("data.min_pixels", _WORKFLOW, "of models that read images"),
-    combined_row("data.max_pixels", _WORKFLOW, "likewise"),
-    combined_row("algorithm.filter_key", f"{_FILTER}.metric_key", "of `group_mean_filter`"),
-    combined_row("algorithm.filter_low", f"{_FILTER}.lower", "likewise"),
-    combined_row("algorithm.filter_high", f"{_FILTER}.upper", "likewise"),
-    combined_row("algorithm.disable_kl", "algorithm.kl_loss_fn", "with `use_kl_loss`"),
-    combined_row("algorithm.use_kl_loss", "algorithm.kl_loss_fn, algorithm.kl_penalty_fn", ""),
     *missing_rows(
         "rewards get texts without special tokens",
         "worker.reward.skip_special_tokens",
