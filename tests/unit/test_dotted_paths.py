@@ -104,6 +104,11 @@ ALLOWED = (
         "files of veRL's",
     ),
     Allowed(
+        r"(verl/trainer/)?(core_algos|dp_actor|ray_trainer)\.py|examples/config\.yaml",
+        "*",
+        "files of veRL and EasyR1",
+    ),
+    Allowed(
         r"examples/own.*", "tests/unit/benchmarks/test_trinity_rft_examples.py", "made by the test"
     ),
     Allowed(
