@@ -219,7 +219,7 @@ def _put_tokens(settings: VerlSettings, top: str) -> None:
 
 
 def _put_kl(settings: VerlSettings) -> None:
-    """Writes which of veRL's two KL terms acts: none, the loss, or the reward's."""
+    """Writes the KL term that acts: none, that in the loss, or that in the reward."""
     off = settings.value("algorithm.disable_kl", False) is True
     loss = settings.value("algorithm.use_kl_loss", False) is True
     where = f"disable_kl={off}, use_kl_loss={loss}:"

@@ -308,7 +308,7 @@ def _leave_out_unread(node: ast.FunctionDef) -> bool:
 
 
 def _collecting(node: ast.AST) -> ast.Name | None:
-    """The list that a line of its own only adds to."""
+    """The list that a line adds to."""
     match node:
         case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name() as name, attr=attr))):
             return name if attr in ("append", "extend") else None

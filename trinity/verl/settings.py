@@ -33,10 +33,7 @@ COMMAND_LINE = "command line"
 _YAML = (".yaml", ".yml")
 _MODULE = re.compile(r"(?!-)(?!.*\.ya?ml$)(?:.*/)?(?P<name>(?:verl|recipe)(?:[./]\w+)+?)(?:\.py)?")
 """The words that name a module of veRL or a recipe; options and configurations do not match."""
-_SECTIONS = (
-    *("data.", "actor_rollout_ref.", "algorithm.", "trainer.", "model.", "optim.", "critic."),
-    "worker.",
-)
+_SECTIONS = ("data.", "actor_rollout_ref.", "algorithm.", "trainer.", "model.", "optim.", "critic.")
 _HYDRA_MAIN = re.compile(r"@hydra\.main\((?P<arguments>[^)]*)\)")
 _HYDRA_ARGUMENT = re.compile(r"(config_path|config_name)\s*=\s*[\"']([^\"']+)[\"']")
 _LAUNCHERS = ("torch.distributed", "torchrun", "accelerate", "deepspeed")
@@ -78,9 +75,8 @@ class VerlSettings:
     included: list[str] = field(default_factory=list)
     """veRL's configurations that a configuration file includes."""
     dialect: str = ""
-    """The rewritten veRL whose keys these were; empty for veRL's own."""
     folder: Path | None = None
-    """The copy of that veRL around the first file, or given."""
+    """The rewritten veRL whose keys these were, and the folder of a copy; empty for veRL."""
     _settings: dict[str, VerlSetting] = field(default_factory=dict)
     _handled: set[str] = field(default_factory=set)
 
@@ -109,7 +105,7 @@ class VerlSettings:
 
     def rename(self, key: str, setting: VerlSetting) -> None:
         """Puts a setting in the place of a key."""
-        del self._settings[key]
+        self._settings.pop(key)
         self._settings[setting.key] = setting
 
     def has(self, key: str) -> bool:
@@ -329,7 +325,7 @@ def _text(path: str) -> str:
 
 
 def read_yaml(settings: VerlSettings, path: str) -> None:
-    """Sets the keys of a configuration file. Raises: UserError if it is none."""
+    """Sets the keys of a file. Raises: UserError if it is no configuration."""
     text = _text(path)
     try:
         tree = yaml.load(text, Loader=FloatLoader)  # a SafeLoader
@@ -483,8 +479,8 @@ def _line(note: ScriptNote) -> str:
 def _starts_verl(command: Command) -> bool:
     """True for veRL's module with one of its keys, or for another launcher with many of them."""
     texts = [word.text for word in command.words]
-    num_keys = sum(text.lstrip("+~").startswith(_SECTIONS) and "=" in text for text in texts[1:])
-    is_module = any(_MODULE.fullmatch(text) for text in texts)
+    tops, is_module = (*_SECTIONS, "worker."), any(_MODULE.fullmatch(text) for text in texts)
+    num_keys = sum(text.lstrip("+~").startswith(tops) and "=" in text for text in texts[1:])
     return (
         num_keys >= (1 if is_module else _MIN_KEYS_OF_OTHER_LAUNCHER)
         and read_override(texts[0]) is None

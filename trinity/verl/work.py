@@ -251,7 +251,7 @@ class Conversion:
     checkout: Checkout | None = None
     """The veRL whose defaults and code are read."""
     folder_of_copy: Path | None = None
-    """The folder of that veRL, or of another dialect's, whose code reads keys of its own."""
+    """The folder of that veRL, or of a dialect's, where keys that it added are read."""
     parts: dict[str, str] = field(default_factory=dict)
     """Files of a plug-in folder that take parts of that veRL, by name."""
     taken_functions: set[str] = field(default_factory=set)

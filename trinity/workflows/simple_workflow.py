@@ -1,14 +1,20 @@
 """One question, one answer, one reward."""
 
+import math
+from dataclasses import replace
 from functools import cached_property
-from typing import ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from trinity.errors import UserError
 from trinity.plugins import REWARDS
 from trinity.rewards.reward import BoundReward
 from trinity.types import Experience, FinishReason, JsonObject
 from trinity.workflows.messages import Message
+from trinity.workflows.task import Task
 from trinity.workflows.workflow import Workflow
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 SYSTEM_ROLES = ("system", "developer")
 
@@ -104,3 +110,35 @@ class SimpleWorkflow(Workflow):
                 "set default_reward_fn_type"
             )
         return BoundReward(REWARDS.get(self.default_reward), {}, self.default_reward)
+
+
+class FormattedPrompt(SimpleWorkflow):
+    """Asks the row's question within a template, with its images between two sizes.
+
+    class Ask(FormattedPrompt):
+        template = "{{ content | trim }} Put the final answer within \\\\boxed{}."
+        min_pixels, max_pixels = 262144, 4194304
+    """
+
+    shares_loop: ClassVar[bool] = False
+    template: ClassVar[str] = "{{ content }}"
+    min_pixels: ClassVar[int | None] = None
+    max_pixels: ClassVar[int | None] = None
+
+    def __init__(self, *, task: Task, **models: Any) -> None:
+        from jinja2 import Template
+
+        form, row = task.format_args, dict(task.raw_task)
+        template = Template(self.template.strip())
+        row[form.prompt_key] = template.render(content=row[form.prompt_key])
+        if form.image_key and (images := row.get(form.image_key)):
+            row[form.image_key] = [self._resized(image) for image in images]
+        super().__init__(task=replace(task, raw_task=row), **models)
+
+    def _resized(self, image: "Image") -> "Image":
+        """An image with at most and then at least so many pixels, and its proportions."""
+        for bound, is_out in ((self.max_pixels, int.__gt__), (self.min_pixels, int.__lt__)):
+            if bound is not None and is_out(image.width * image.height, bound):
+                factor = math.sqrt(bound / (image.width * image.height))
+                image = image.resize((int(image.width * factor), int(image.height * factor)))
+        return image

@@ -19,7 +19,7 @@ from trinity.verl.convert import Converted, convert
 from trinity.verl.rules.easy_r1 import PART
 from trinity.verl.settings import read_sources
 from trinity.verl.work import ConversionOptions
-from trinity.workflows.easy_r1 import FormattedPrompt
+from trinity.workflows.simple_workflow import FormattedPrompt
 
 INPUT = "buffer.explorer_input"
 BASE = """

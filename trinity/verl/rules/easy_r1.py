@@ -29,7 +29,7 @@ class Reward(FunctionReward):
     kind = {kind!r}
 """
 _ASK = """
-from trinity.workflows.easy_r1 import FormattedPrompt
+from trinity.workflows.simple_workflow import FormattedPrompt
 
 
 class Ask(FormattedPrompt):

@@ -9,7 +9,9 @@ ROWS: tuple[KeyRow, ...] = (
         neutral=(True,),
     ),
     *missing_rows("images are read from places relative to the row's file", "data.image_dir"),
-    *not_needed_rows("rewards have processes of their own", "worker.reward.num_cpus"),
+    *not_needed_rows(
+        "the processes of rewards are started as they are needed", "worker.reward.num_cpus"
+    ),
     *not_needed_rows(
         "weights and sums of gradients are float32, which Kahan's sums in bfloat16 stand for",
         "worker.actor.optim.strategy",
