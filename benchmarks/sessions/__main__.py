@@ -3,8 +3,9 @@
 python -m benchmarks.sessions [--turns 300] [--sessions 5000] [--json FILE]
 
 All over real services with an engine that answers at once. A turn's cost is that of a call within a
-session: processor time of explorer and buffer, less what both take when nothing is asked. What it
-adds to the latency is the difference to calls that are not kept, one at a time, asked by turns.
+session: processor time of explorer and buffer, less what both take when nothing is asked; one call
+at a time, and 16 at once, which share messages and transactions. What it adds to the latency is the
+difference to calls that are not kept, one at a time.
 The bytes are those in the database, over 4 for an id, 4 for a log-probability and 1 for the mask of
 each token, and the text. Sessions are open when each has answered, and some of all ages go on;
 their memory is the most that the explorer has while they are opened, less what it had before.
@@ -41,6 +42,7 @@ SECONDS = 600.0
 HISTORY, NEW = 2_000, 100
 LONG_TURNS, LONG_NEW = 40, 500
 CONTEXT, AT_ONCE = 8_000, 256
+SOME = 16
 STORED = """
     SELECT sum(octet_length(p.body)) FROM turn t
     JOIN session s ON s.session_id = t.session_id AND s.client = 'long'
@@ -130,29 +132,35 @@ async def _serving(root: Path) -> AsyncIterator[MeasuredServices]:
 
 
 async def _turn(served: MeasuredServices, number: int) -> dict[str, Any]:
-    """Measures recorded turns and others by turns, and the rest of the services in between."""
+    """Measures recorded turns and others, one at a time and some at once."""
     path = await served.session("short")
     chat = [text_of(words("history", HISTORY - NEW))]
     chat += [await served.ask(path, chat, NEW)]
-    used: dict[str, list[float]] = {path: [], "/v1": []}
-    seconds: dict[str, list[float]] = {path: [], "/v1": []}
     idle_from = served.processor_seconds()
     await asyncio.sleep(idle_seconds := 10.0)
     idle = (served.processor_seconds() - idle_from) / idle_seconds
-    for place in (path, "/v1"):
+
+    async def cost(place: str, at_once: int) -> tuple[float, float]:
+        seconds: list[float] = []
+
+        async def ask_in_turn(first: int) -> None:
+            for i in range(first, number, at_once):
+                started = time.perf_counter()
+                await served.ask(place, [*chat, text_of(words((place, at_once, i), 20))], NEW)
+                seconds.append(time.perf_counter() - started)
+
         before, begun = served.processor_seconds(), time.perf_counter()
-        for i in range(number):
-            started = time.perf_counter()
-            await served.ask(place, [*chat, text_of(words((place, i), 20))], NEW)
-            seconds[place].append(time.perf_counter() - started)
-        busy = served.processor_seconds() - before
-        used[place].append((busy - idle * (time.perf_counter() - begun)) / number)
-    added = statistics.median(seconds[path]) - statistics.median(seconds["/v1"])
+        await asyncio.gather(*(ask_in_turn(first) for first in range(at_once)))
+        busy = served.processor_seconds() - before - idle * (time.perf_counter() - begun)
+        return 1000 * busy / number, 1000 * statistics.median(seconds)
+
+    kept, others, some = await cost(path, 1), await cost("/v1", 1), await cost(path, SOME)
     return {
-        "processor_milliseconds": 1000 * used[path][0],
-        "processor_milliseconds_not_kept": 1000 * used["/v1"][0],
-        "added_milliseconds": 1000 * added,
-        "median_milliseconds": 1000 * statistics.median(seconds[path]),
+        "processor_milliseconds": kept[0],
+        "processor_milliseconds_not_kept": others[0],
+        "processor_milliseconds_some_at_once": some[0],
+        "added_milliseconds": kept[1] - others[1],
+        "median_milliseconds": kept[1],
         "idle_processor_share": idle,
     }
 
@@ -224,6 +232,7 @@ def _claims(found: dict[str, dict[str, Any]], number: int) -> list[PerformanceCl
     turn, memory = found["turn"], found["memory"]
     return [
         claim("a kept turn, processor ms", turn["processor_milliseconds"], 4.0, "<="),
+        claim(f"the same, {SOME} at once", turn["processor_milliseconds_some_at_once"], 4.0, "<="),
         claim("latency that keeping adds, ms (median)", turn["added_milliseconds"], 25.0, "<="),
         claim("bytes of 40 turns over their content", found["bytes"]["ratio"], 1.3, "<="),
         claim("sessions open at once", memory["open"], number, ">="),

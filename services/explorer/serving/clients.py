@@ -176,6 +176,15 @@ def lender(
     return lend
 
 
+async def _outside(request: Request, _: Send) -> Response:
+    raise InvalidApiRequest(
+        f"{request.url.path} is that of a session: open one with `POST /sessions` and a `name`, "
+        "and give its `proxy_url` to the client",
+        status=404,
+        kind="not_found_error",
+    )
+
+
 AnswerOfSession = Callable[[Request, ClientSession], Awaitable[JsonObject]]
 
 
@@ -207,6 +216,7 @@ class ClientServer(ModelServer):
             f"GET {own}/v1/models": self._list_models,
             f"GET {own}/v1/models/{{name:path}}": self._show_model,
         }
+        routes |= dict.fromkeys(("POST /feedback", "POST /commit", "GET /metrics"), _outside)
         for path, read in ROUTES.items():
             routes[f"POST {own}{path}"] = partial(self._answer_call, read)
         return routes

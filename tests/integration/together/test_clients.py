@@ -157,6 +157,7 @@ async def test_who_has_no_right_to_a_session_is_told_so(tmp_path: Path) -> None:
         cases = [
             ("/sessions", {"name": "x"}, "another key", 401, "bearer token"),
             ("/sessions", {}, KEY, 400, "give the session a `name`"),
+            ("/feedback", foreign, KEY, 404, "give its `proxy_url` to the client"),
             (f"{own[:-1]}z/commit", None, KEY, 404, "open one by its name"),
             (f"{own}/feedback", {"reward": True, "msg_ids": [answer.id]}, KEY, 400, "no number"),
             (f"{own}/feedback", {"reward": 1, "msg_ids": ["chatcmpl-1"]}, KEY, 404, "of no answer"),
