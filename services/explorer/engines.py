@@ -257,6 +257,7 @@ class EngineManager:
             policy.engine,
             loaded=model_weights(models[0].path),
             in_flight=[part for part in policy.replicas if isinstance(part, InFlightEngine)],
+            spans_hosts=self._hosts is not None,
         )
         return self._bundle(models, loader)
 

@@ -33,6 +33,8 @@ from trinity.types import StageKey
 
 logger = logging.getLogger(__name__)
 
+KIND_FULL = synchronizer_pb2.Version.KIND_FULL
+KIND_DELTA = synchronizer_pb2.Version.KIND_DELTA
 POLL_SECONDS = 20.0
 EVALUATION_POLL_SECONDS = 5.0
 REPORT_STREAM_SECONDS = 60.0
@@ -416,7 +418,8 @@ class TrainerSynchronizerClient:
             stage=self._key.stage,
             version=weights.version,
             incarnation=weights.incarnation,
-            kind=synchronizer_pb2.Version.KIND_FULL,
+            kind=KIND_FULL if weights.is_whole else KIND_DELTA,
+            base_version=weights.base_version or 0,
             path=str(weights.path),
             manifest_sha256=weights.manifest_sha256,
             weights_sha256=weights.weights_sha256,
@@ -459,6 +462,7 @@ def _from_proto(version: synchronizer_pb2.Version) -> WeightsOnDisk:
         weights_blake3=version.weights_blake3,
         parent=version.parent_version,
         copy=version.copy,
+        base_version=version.base_version if version.kind == KIND_DELTA else None,
     )
 
 

@@ -213,6 +213,13 @@ class WeightsOnDisk:
     """Counts how often it was written again under another path."""
     lineage_sha256: bytes = field(default=b"", compare=False)
     """Digest of all batches that it was trained on; empty where that is not known."""
+    base_version: int | None = field(default=None, compare=False)
+    """The whole version, of the same incarnation, that its files are differences to."""
+
+    @property
+    def is_whole(self) -> bool:
+        """True if its files are a model without those of another version."""
+        return self.base_version is None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

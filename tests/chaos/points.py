@@ -189,6 +189,14 @@ ALL = (
         "engine.weight_transfer:EngineWeightReceiver._request_slot",
         in_campaign=False,
     ),
+    # Weights as differences: one is written, not sealed; one is applied, not verified.
+    _rank("delta-written", "checkpoints.dealt:write_difference", in_campaign=False),
+    Point(
+        process="explorer",
+        moment="delta-applied",
+        target="trinity.weights.delta:apply_delta",
+        in_campaign=False,
+    ),
     # Weights amid requests: paused; loaded, not resumed; resumed, no span taken up; one of two.
     _explorer("engine-paused", f"{IN_FLIGHT}._pause", variety="in_flight"),
     _explorer("swap-loaded", f"{IN_FLIGHT}._resume", when="before", variety="in_flight"),

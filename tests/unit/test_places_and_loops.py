@@ -47,6 +47,7 @@ PLACES: dict[str, dict[str, str]] = {
         "trinity/run/progress/curves.py": "draw_curves",
         "trinity/run/progress/summary.py": "write_summary",
         "trinity/runtime/device_lock.py": "_try_lock _write",
+        "trinity/weights/delta.py": "_apply _write_difference write_difference",
         "trinity/weights/ledger.py": "LedgerKey.create WeightsLedger.write _create_once",
         "trinity/weights/manifest.py": "link_or_copy move_into_place seal",
         "trinity/weights/shards.py": "_ShardWriter.write_data write_shards",
@@ -55,13 +56,15 @@ PLACES: dict[str, dict[str, str]] = {
         "services/explorer/telemetry.py": "RunnerRouter._file",
         "services/trainer/checkpoints/best.py": "BestVersion._replace",
         "services/trainer/checkpoints/checkpoints.py": "CheckpointStore.write write_base_hash",
-        "services/trainer/checkpoints/dealt.py": "DealtPart._write_bucket name_files",
+        "services/trainer/checkpoints/dealt.py": (
+            "DealtPart._finish DealtPart._write_bucket name_files"
+        ),
         "services/trainer/checkpoints/lora.py": "LoraAdapter.save",
         "services/trainer/checkpoints/set_aside.py": "LostFiles.move_unknown",
         "services/trainer/checkpoints/split.py": "PlannedFile.create _OpenFile.write write_at",
         "services/trainer/checkpoints/weights.py": (
             "ModelFiles._write_again ModelFiles._write_dtype ModelFiles.copy_from "
-            "WeightsStore.create_directory "
+            "WeightsStore._describe_delta WeightsStore.create_directory "
             "WeightsStore.write_model remove_leftovers remove_tree"
         ),
         "services/trainer/checkpoints/worker_state.py": "save_state",
@@ -119,6 +122,7 @@ PLACES: dict[str, dict[str, str]] = {
         "services/buffer/tasksets/row_sources.py": "_note_newest",
     },
     "temporary folder of the machine": {
+        "trinity/weights/delta.py": "_scratch_in",
         "services/buffer/tasksets/task_pipeline.py": "TaskPipelineProcess._identity",
         "trinity/run/local/files.py": "make_socket_folder remove_socket_folder",
         "trinity/run/local/given_run.py": "_copy_database _copy_file copied_run",

@@ -10,6 +10,8 @@ from pydantic import BaseModel, ValidationError
 from trinity.weights.manifest import MANIFEST_NAME, Manifest, Sha256Hex, read_regular_file
 
 BEST_FOLDER = "best"
+DELTA_NAME = "delta.json"
+"""File of a version that is stored as its difference to another one."""
 LINEAGE_NAME = "lineage.json"
 """File of a version with the digest of all batches that it was trained on."""
 _VERSION = re.compile(r"v(\d+)-(\d+)(?:-(\d+))?")
@@ -46,16 +48,23 @@ def best_manifest(folder: Path) -> Manifest | None:
 
 
 def newest_model(job_dir: Path, stage: str) -> StoredModel | None:
-    """Returns the newest version of a stage."""
+    """Returns the newest whole version of a stage."""
     found = [
         (tuple(int(number or 0) for number in match.groups()), path)
         for path in (job_dir / "stages" / stage / "weights").glob("v*")
-        if (match := _VERSION.fullmatch(path.name)) and (path / MANIFEST_NAME).is_file()
+        if (match := _VERSION.fullmatch(path.name))
+        and (path / MANIFEST_NAME).is_file()
+        and not is_delta(path)
     ]
     if not found:
         return None
     numbers, path = max(found)
     return StoredModel(path, stage, numbers[0])
+
+
+def is_delta(directory: Path) -> bool:
+    """Returns True for a version that is not whole without another one."""
+    return (directory / DELTA_NAME).is_file()
 
 
 def write_lineage(directory: Path, lineage: bytes) -> None:

@@ -3,7 +3,9 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Protocol, TypeVar
 
 from services.explorer.engine.in_flight import InFlightEngine
@@ -11,11 +13,13 @@ from services.explorer.engine.interface import Engine, EngineDied
 from services.explorer.types import WeightsVersion
 from trinity.errors import ManifestError, TransferFailed
 from trinity.runtime.presence import WaitRegistry
-from trinity.runtime.telemetry.metrics import TRANSFERS
+from trinity.runtime.telemetry.metrics import DELTAS, TRANSFERS
 from trinity.runtime.threads import in_daemon_thread
 from trinity.weights import manifest
+from trinity.weights.delta import whole_model
 from trinity.weights.identity import same_weights
 from trinity.weights.offer import OfferAddress, ReceiverSlot, TransferTimeouts
+from trinity.weights.stored import is_delta
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +49,11 @@ class WeightLoader:
         engine: Engine,
         loaded: WeightsVersion | None = None,
         in_flight: Sequence[InFlightEngine] = (),
+        *,
+        spans_hosts: bool = False,
     ) -> None:
+        """Deltas are applied in shared memory or, if it `spans_hosts`, next to their files."""
+        self._spans_hosts = spans_hosts
         self._engine = engine
         self._content = loaded.content if loaded is not None else None
         self._in_flight = in_flight
@@ -76,9 +84,39 @@ class WeightLoader:
 
     async def _load_files(self, weights: WeightsVersion) -> None:
         """Loads the files; if they are removed meanwhile, the engine holds mixed weights."""
-        self._content = None
+        async with self._whole_model(weights) as directory:
+            self._content = None
+            await self._load_directory(weights, directory)
+
+    @asynccontextmanager
+    async def _whole_model(self, weights: WeightsVersion) -> AsyncIterator[Path]:
+        """Yields a directory with all files, where a delta is applied to its base.
+
+        Raises: ManifestError if they are not the announced weights.
+        """
+        if not is_delta(weights.path):
+            yield weights.path
+            return
+        scratch = weights.path.parent if self._spans_hosts else None
+        applied = whole_model(weights.path, weights, scratch)
         try:
-            await self._await_with_health_checks(self._engine.load_weights(weights.path))
+            directory = await asyncio.to_thread(applied.__enter__)
+        except ManifestError as error:
+            DELTAS.add(1, {"trinity.outcome": "failed"})
+            logger.warning(
+                "a delta is not applied: the whole version is asked for",
+                extra={"version": weights.id.version, "reason": str(error)},
+            )
+            raise
+        DELTAS.add(1, {"trinity.outcome": "applied"})
+        try:
+            yield directory
+        finally:
+            await asyncio.to_thread(applied.__exit__, None, None, None)
+
+    async def _load_directory(self, weights: WeightsVersion, directory: Path) -> None:
+        try:
+            await self._await_with_health_checks(self._engine.load_weights(directory))
         except EngineDied:
             raise
         except Exception:  # the engine's own, of whatever type: the files may be why

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 
+from services.explorer.engine.hosts import SpanningEngine
 from services.explorer.engine.images import ChatImages
 from services.explorer.engine.interface import Engine
 from services.explorer.engine.weight_transfer import WeightLoader
@@ -46,7 +47,13 @@ class ServingPool:
 
     def __init__(self, engines: Sequence[Engine], *, loaded: WeightsVersion, min_open: int) -> None:
         self._slots = [
-            EngineSlot(engine=engine, loader=WeightLoader(engine, loaded=loaded), weights=loaded)
+            EngineSlot(
+                engine=engine,
+                loader=WeightLoader(
+                    engine, loaded=loaded, spans_hosts=isinstance(engine, SpanningEngine)
+                ),
+                weights=loaded,
+            )
             for engine in engines
         ]
         self._loading = asyncio.Semaphore(max(1, len(engines) - min_open))

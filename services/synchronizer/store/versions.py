@@ -87,7 +87,10 @@ async def publish(connection: Connection, experiment: Experiment, new: Published
 
 async def _replace(connection: Connection, experiment: Experiment, new: PublishedVersion) -> bool:
     """Replaces an earlier copy; False if there was no earlier one."""
-    replaced = ("path", "manifest_sha256", "offer_address", "offer_group", "copy")
+    replaced = (
+        *("kind", "base_version", "path", "manifest_sha256"),
+        *("offer_address", "offer_group", "copy"),
+    )
     changed = await connection.fetch(
         sa.update(tables.version)
         .where(_of_stage(experiment.id, new.stage), _is(new), _version.copy < new.copy)

@@ -6,7 +6,16 @@ from pathlib import Path
 
 from services.trainer.checkpoints.weights import TEMPORARY_SUFFIX, remove_tree
 from services.trainer.types import WeightsOnDisk
-from trinity.weights.manifest import MANIFEST_NAME, link_or_copy, move_into_place
+from trinity.errors import ManifestError
+from trinity.weights.delta import apply_delta, check_applied
+from trinity.weights.manifest import (
+    MANIFEST_NAME,
+    ManifestHead,
+    link_or_copy,
+    move_into_place,
+    read,
+    seal,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +43,11 @@ class BestVersion:
         if found is None or found.path == self._source:
             return
         if not self._holds(found):
-            self._replace(found.path)
+            try:
+                self._replace(found)
+            except ManifestError as error:
+                logger.warning("the best version is not copied", extra={"reason": str(error)})
+                return
             logger.info("the best version so far", extra={"version": found.version})
         self._source = found.path
 
@@ -46,7 +59,7 @@ class BestVersion:
         except OSError:
             return False
 
-    def _replace(self, source: Path) -> None:
+    def _replace(self, weights: WeightsOnDisk) -> None:
         """Fills a new folder, then exchanges the two; a kill between costs the folder until it is
         filled again.
         """
@@ -55,9 +68,22 @@ class BestVersion:
         for leftover in (temporary, old):
             remove_tree(leftover)
         temporary.mkdir(parents=True)
-        for path in sorted(source.iterdir()):
-            link_or_copy(path, temporary / path.name)
+        self._fill(temporary, weights)
         if self._root.exists():
             self._root.rename(old)
         move_into_place(temporary, self._root)
         remove_tree(old)
+
+    def _fill(self, temporary: Path, weights: WeightsOnDisk) -> None:
+        """Links the files, or writes the whole ones of a delta.
+
+        Raises: ManifestError where its base is damaged.
+        """
+        if weights.is_whole:
+            for path in sorted(weights.path.iterdir()):
+                link_or_copy(path, temporary / path.name)
+            return
+        head = read(weights.path, weights.manifest_sha256).model_dump(exclude={"files"})
+        apply_delta(weights.path, temporary)
+        check_applied(weights.path, temporary, weights)
+        seal(temporary, ManifestHead(**head))

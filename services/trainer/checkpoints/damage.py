@@ -12,6 +12,7 @@ import grpc
 
 from services.trainer.types import WeightsOnDisk
 from trinity.errors import ManifestError
+from trinity.weights.delta import whole_model
 from trinity.weights.identity import same_weights
 from trinity.weights.manifest import FileSignature, file_signature, verify
 
@@ -57,6 +58,8 @@ class ReportVerifier:
             return ""
         try:
             manifest = verify(weights.path, weights.manifest_sha256)
+            with whole_model(weights.path, weights):
+                pass  # a damaged base is found here
         except ManifestError as error:
             return str(error)
         if not same_weights(manifest.roots, weights):

@@ -21,6 +21,7 @@ from services.trainer.checkpoints.split import NamedSplits, PlannedFile, SplitTe
 from services.trainer.collectives import NamedTensors, Ranks
 from services.trainer.types import StageLearner
 from trinity.runtime.life import UNWATCHED, LifeSigns
+from trinity.weights.delta import SUFFIX, write_difference
 from trinity.weights.identity import HashName, TensorHash, WeightsRoots, roots_of
 from trinity.weights.manifest import ManifestFile, describe, make_durable
 from trinity.weights.tensors import RootDigest
@@ -40,6 +41,11 @@ class WeightsFile:
     tensors: tuple[TensorHash, ...]
     num_bytes: int
     """Of the tensors alone."""
+
+    @property
+    def is_difference(self) -> bool:
+        """True if it is the difference to a base's file."""
+        return self.name.endswith(SUFFIX)
 
 
 _FILES: TypeAdapter[tuple[WeightsFile, ...]] = TypeAdapter(tuple[WeightsFile, ...])
@@ -147,18 +153,34 @@ class DealtPart:
         self._written.append((name, self._num_bytes))
         self._bucket, self._num_bytes = {}, 0
 
-    def finish_files(self) -> tuple[WeightsFile, ...]:
-        """Makes the files durable, and hashes them and their tensors."""
-        return tuple(self._finish(name, num_bytes) for name, num_bytes in self._written)
+    def finish_files(self, base: Path | None = None) -> tuple[WeightsFile, ...]:
+        """Makes the files durable, and hashes them and their tensors.
 
-    def _finish(self, name: str, num_bytes: int) -> WeightsFile:
+        Files become their differences to those of a `base` where these are small.
+        """
+        return tuple(self._finish(name, num_bytes, base) for name, num_bytes in self._written)
+
+    def _finish(self, name: str, num_bytes: int, base: Path | None) -> WeightsFile:
         """Syncs the file and computes both of its hashes in parallel."""
         path = self._directory / name
         with self._life.on_disk(num_bytes), ThreadPoolExecutor(2, "hash") as threads:
-            description = threads.submit(describe, path, "blake3")
             tensors = threads.submit(tensor_hashes_in, path, *self._hashes)
+            if base is not None and (difference := _difference_to(base, path)) is not None:
+                tensors.result()
+                path.unlink()
+                path = difference
+            description = threads.submit(describe, path, "blake3")
             make_durable(path)
-            return WeightsFile(name, description.result(), tensors.result(), num_bytes)
+            return WeightsFile(path.name, description.result(), tensors.result(), num_bytes)
+
+
+def _difference_to(base: Path, file: Path) -> Path | None:
+    """Writes the difference to the file of the base that has the same tensors, if that is small."""
+    name = WEIGHTS_NAME
+    if (index := base / INDEX_NAME).is_file():
+        with safe_open(file, framework="pt") as opened:
+            name = json.loads(index.read_text())["weight_map"].get(next(iter(opened.keys())), "")
+    return write_difference(file, base / name)
 
 
 def _file_name(rank: int, number: int) -> str:
@@ -213,6 +235,7 @@ def name_files(directory: Path, files: tuple[WeightsFile, ...]) -> tuple[Weights
     named = []
     for number, file in enumerate(files, start=1):
         name = WEIGHTS_NAME if total == 1 else f"model-{number:05d}-of-{total:05d}.safetensors"
+        name += SUFFIX if file.is_difference else ""
         (directory / file.name).rename(directory / name)
         named.append(replace(file, name=name))
     if total > 1:
@@ -221,7 +244,9 @@ def name_files(directory: Path, files: tuple[WeightsFile, ...]) -> tuple[Weights
 
 
 def _index_of(files: list[WeightsFile]) -> str:
-    places = {tensor.name: file.name for file in files for tensor in file.tensors}
+    places = {
+        tensor.name: file.name.removesuffix(SUFFIX) for file in files for tensor in file.tensors
+    }
     total_size = sum(file.num_bytes for file in files)
     index = {"metadata": {"total_size": total_size}, "weight_map": places}
     return json.dumps(index, indent=2, sort_keys=True)

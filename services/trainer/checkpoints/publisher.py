@@ -4,6 +4,7 @@ import logging
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 
@@ -25,6 +26,7 @@ from services.trainer.checkpoints.weights import (
 from services.trainer.clients import KeptVersions, TrainerBufferClient, TrainerSynchronizerClient
 from services.trainer.collectives import NamedTensors, Ranks
 from services.trainer.types import StageLearner, WeightsOnDisk
+from trinity.errors import ManifestError
 from trinity.weights.identity import HashName
 from trinity.weights.offer import OfferAddress, TransferTimeouts
 from trinity.weights.sending import WeightsSender
@@ -91,6 +93,8 @@ class WrittenWeights:
     """Digest of all batches that it was trained on."""
     whole: WeightTensors | None
     """A copy of all weights, on the first rank where something asks for it."""
+    base: Path | None = None
+    """A whole version of which it may store the differences alone."""
 
 
 class WeightsPublisher:
@@ -131,9 +135,23 @@ class WeightsPublisher:
         """Writes and announces the weights. Collective."""
         self.seal_and_announce(self.write_weights(learner, version, lineage))
 
-    def write_weights(self, learner: StageLearner, version: int, lineage: bytes) -> WrittenWeights:
-        """Writes this rank's part of the weights, which may change after that. Collective."""
-        return self._write(learner, WeightsName(version, self._incarnation), lineage)
+    def write_weights(
+        self, learner: StageLearner, version: int, lineage: bytes, *, is_last: bool = False
+    ) -> WrittenWeights:
+        """Writes this rank's part of the weights, which may change after that. Collective.
+
+        It is stored as a difference where that is small; the last version is whole.
+        """
+        written = self._write(learner, WeightsName(version, self._incarnation), lineage)
+        return written if is_last else replace(written, base=self._next_base())
+
+    def _next_base(self) -> Path | None:
+        """Returns the first rank's choice. Collective."""
+        found = self._store.next_base(self._incarnation) if self._ranks.is_first else None
+        if self._ranks.broadcast_ints([found is not None]) == [0]:
+            return None
+        path = str(found.path) if found is not None else ""
+        return Path(self._ranks.broadcast_bytes(path.encode()).decode())
 
     def _write(
         self, learner: StageLearner, name: WeightsName, lineage: bytes = b""
@@ -172,10 +190,10 @@ class WeightsPublisher:
 
         Collective; may run in another thread, one call at a time.
         """
-        files = gather_files(written.part.finish_files(), self._sealing_ranks)
+        files = gather_files(written.part.finish_files(written.base), self._sealing_ranks)
         if not self._ranks.is_first:
             return
-        weights = self._store.seal_files(written.name, files, written.lineage)
+        weights = self._store.seal_files(written.name, files, written.lineage, written.base)
         if self._server is not None:
             assert written.whole is not None, "they are kept where there is a server"
             weights = replace(weights, offer=self._server.offer_version(written.whole))
@@ -238,15 +256,18 @@ class WeightsPublisher:
             self._synchronizer.retire([old], damaged.damage)
             self._store.discard(old)
             return False
-        self._pinned_by_members = self._synchronizer.publish(again)
-        if self.newest is not None and self.newest.version == again.version:
-            self.newest = again
-        self._store.discard(old)
+        self._replace_by(again, old)
         logger.warning(
             "damaged weights were written again",
             extra={"version": old.version, "path": str(again.path)},
         )
         return True
+
+    def _replace_by(self, again: WeightsOnDisk, old: WeightsOnDisk) -> None:
+        self._pinned_by_members = self._synchronizer.publish(again)
+        if self.newest is not None and self.newest.version == again.version:
+            self.newest = again
+        self._store.discard(old)
 
     def _announce(self, weights: WeightsOnDisk) -> None:
         self._pinned_by_members = self._synchronizer.publish(weights)
@@ -277,4 +298,16 @@ class WeightsPublisher:
     def finish_stage(self) -> None:
         """Ends the stage with the newest version."""
         assert self.newest is not None
+        if not self.make_newest_whole():  # the next life makes it from a checkpoint
+            raise ManifestError(f"{self.newest.path} cannot be made whole: its base has changed")
         self._synchronizer.finish_role(self.newest)
+
+    def make_newest_whole(self) -> bool:
+        """Replaces a delta by whole files, for later stages and people; False if it is damaged."""
+        delta = self.newest
+        if delta is None or delta.is_whole:
+            return True
+        whole = self._store.make_whole(delta)
+        if whole is not None:
+            self._replace_by(whole, delta)
+        return whole is not None

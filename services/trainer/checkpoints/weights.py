@@ -24,6 +24,7 @@ from trinity.config.plan.rope import with_rope
 from trinity.config.schema.model import ModelConfig
 from trinity.errors import ManifestError
 from trinity.runtime.life import UNWATCHED, LifeSigns
+from trinity.weights.delta import DeltaRecord, apply_delta, base_of, check_applied, read_record
 from trinity.weights.identity import HashName, WeightsRoots, roots_of, same_weights
 from trinity.weights.ledger import LedgerEntry, WeightsLedger
 from trinity.weights.manifest import (
@@ -36,7 +37,13 @@ from trinity.weights.manifest import (
     seal,
     verify,
 )
-from trinity.weights.stored import LINEAGE_NAME, read_lineage, write_lineage
+from trinity.weights.stored import (
+    DELTA_NAME,
+    LINEAGE_NAME,
+    is_delta,
+    read_lineage,
+    write_lineage,
+)
 from trinity.weights.tensors import RootDigest
 
 logger = logging.getLogger(__name__)
@@ -46,6 +53,8 @@ CHAT_TEMPLATE_NAME = "chat_template.jinja"
 TEMPORARY_SUFFIX = ".tmp"
 NAME_PATTERN = re.compile(r"[a-z-]+\d+-(\d+)(?:-\d+)?")
 MIN_KEPT_VERSIONS = 2
+WHOLE_EVERY = 8
+"""Of so many versions one is whole: differences to it grow with each step."""
 NO_PARENT = -1
 """The parent of a stage's starting weights."""
 ALONE = Ranks(rank=0, num_ranks=1)
@@ -132,7 +141,7 @@ def _holds(path: Path, content: bytes) -> bool:
 
 def _is_small_file(path: Path) -> bool:
     """Returns False for weights and for the index of their shards."""
-    if path.name in (MANIFEST_NAME, LINEAGE_NAME) or path.name.endswith(".index.json"):
+    if path.name in (MANIFEST_NAME, LINEAGE_NAME, DELTA_NAME) or path.name.endswith(".index.json"):
         return False
     return path.is_file() and path.suffix in SUFFIXES
 
@@ -190,6 +199,8 @@ class WeightsStore:
         self.dtype = dtype
         self._ledger = ledger
         self._published: list[WeightsOnDisk] = []
+        self._base: WeightsOnDisk | None = None
+        self._num_on_base = 0
 
     def load_announced(self, published: Iterable[WeightsOnDisk], incarnation: int) -> None:
         """Adopts the announced versions, and removes other leftovers of earlier incarnations."""
@@ -235,16 +246,48 @@ class WeightsStore:
             self._temporary(name), ranks, dtype=self.dtype, hashes=hashes, life=self.life
         )
 
+    def next_base(self, incarnation: int) -> WeightsOnDisk | None:
+        """Returns the whole version that the next one may be stored as the difference to.
+
+        None for weights in single precision, whose bits all change, and for each eighth version.
+        """
+        own = [w for w in self._published if w.incarnation == incarnation]
+        base = max((w for w in own if w.is_whole), default=None)
+        if base is None or self.dtype.itemsize > 2:
+            return None
+        self._num_on_base = self._num_on_base + 1 if self._base == base else 1
+        self._base = base
+        return base if self._num_on_base < WHOLE_EVERY else None
+
     def seal_files(
-        self, name: WeightsName, files: tuple[WeightsFile, ...], lineage: bytes
+        self,
+        name: WeightsName,
+        files: tuple[WeightsFile, ...],
+        lineage: bytes,
+        base: Path | None = None,
     ) -> WeightsOnDisk:
-        """Completes a Hugging Face directory of all ranks' files, and renames it."""
+        """Completes a Hugging Face directory of all ranks' files, and renames it.
+
+        Some of the files may be differences to those of the `base`.
+        """
         temporary = self._temporary(name)
+        if base is not None and any(file.is_difference for file in files):
+            self._describe_delta(temporary, files, base)
         if lineage:
             write_lineage(temporary, lineage)
         described = {file.name: file.description for file in name_files(temporary, files)}
         durable = self._files.link_into(temporary)
         return self._seal(temporary, name, roots_of_files(files), durable, described)
+
+    def _describe_delta(self, directory: Path, files: tuple[WeightsFile, ...], base: Path) -> None:
+        version, incarnation = base_of(base)
+        record = DeltaRecord(
+            base_version=version,
+            base_incarnation=incarnation,
+            num_bytes=sum(file.num_bytes for file in files),
+            tensors=tuple(tensor for file in files for tensor in file.tensors),
+        )
+        (directory / DELTA_NAME).write_text(record.model_dump_json())
 
     def write_model(self, learner: StageLearner, directory: Path, ranks: Ranks) -> None:
         """Writes a Hugging Face directory that is no version, without a manifest. Collective."""
@@ -308,12 +351,31 @@ class WeightsStore:
             logger.warning("published weights are damaged", extra={"reason": str(error)})
             return None
         temporary = self.create_directory(name)
+        if not old.is_whole:
+            return self._apply(old, name)
         for file in manifest.files:
             link_or_copy(old.path / file, temporary / file)
         roots = WeightsRoots(
             old.weights_sha256, old.weights_blake3 or _root_in(temporary).weights_blake3
         )
         return self._seal(temporary, name, roots, frozenset(manifest.files))
+
+    def make_whole(self, delta: WeightsOnDisk) -> WeightsOnDisk | None:
+        """Writes a version again with whole files; None if it or its base is damaged."""
+        return self._link_intact(delta, next_copy(delta))
+
+    def _apply(self, delta: WeightsOnDisk, name: WeightsName) -> WeightsOnDisk | None:
+        """Completes a directory with the whole files of a delta; None if its base is damaged."""
+        temporary = self._temporary(name)
+        try:
+            apply_delta(delta.path, temporary)
+            check_applied(delta.path, temporary, delta)
+        except ManifestError as error:
+            logger.warning("published weights are damaged", extra={"reason": str(error)})
+            remove_tree(temporary)
+            return None
+        roots = WeightsRoots(delta.weights_sha256, delta.weights_blake3)
+        return self._seal(temporary, name, roots, frozenset())
 
     def _temporary(self, name: WeightsName) -> Path:
         return self._root / f"{name.directory}{TEMPORARY_SUFFIX}"
@@ -356,6 +418,7 @@ class WeightsStore:
             parent=self._parent_of(name.version),
             copy=name.copy,
             lineage_sha256=lineage,
+            base_version=read_record(final).base_version if is_delta(final) else None,
         )
         self._published.append(weights)
         return weights
@@ -373,10 +436,15 @@ class WeightsStore:
         return max(copies or older, default=NO_PARENT)
 
     def prune(self, pinned: set[int]) -> list[WeightsOnDisk]:
-        """Deletes versions that are neither pinned nor among the newest; returns the deleted."""
+        """Deletes versions that are neither pinned nor among the newest; returns the deleted.
+
+        Bases of kept versions stay too.
+        """
         ordered = sorted(self._published, reverse=True)
         kept = ordered[:MIN_KEPT_VERSIONS]
         kept += [w for w in ordered[MIN_KEPT_VERSIONS:] if w.version in pinned]
+        bases = {(w.base_version, w.incarnation) for w in kept if not w.is_whole}
+        kept += [w for w in ordered if w not in kept and (w.version, w.incarnation) in bases]
         removed = [weights for weights in ordered if weights not in kept]
         self._published = sorted(kept)
         if removed:

@@ -312,7 +312,9 @@ class TrainingLoop:
         """Writes the weights if explorers need this version; they must not change meanwhile."""
         if not self._must_publish(self._step):
             return None
-        return self._deps.publisher.write_weights(self._deps.learner, self._step, self._lineage)
+        return self._deps.publisher.write_weights(
+            self._deps.learner, self._step, self._lineage, is_last=self._is_last(self._step)
+        )
 
     def _finish_step(self, done: PendingStep) -> None:
         with done.span.attached():
@@ -405,6 +407,8 @@ class TrainingLoop:
         if self._step > self._deps.life.step and self._saved != self._step:
             with self._on_device("to save the step in hand"):
                 self._save()
+        if self._deps.ranks.is_first:
+            self._deps.publisher.make_newest_whole()
         return RankStageEnded(outcome="stopped")
 
     def _finish(self) -> RankStageEnded:

@@ -243,7 +243,7 @@ class RankStageSetup:
         if self._ranks.is_first:
             retire_damaged(self._synchronizer, life.finished_step)
             final = self._intact_version(life.finished_step)
-            if final is not None and self._keep_best(life):
+            if final is not None and final.is_whole and self._keep_best(life):
                 self._synchronizer.finish_role(final)
                 is_done = 1
         return self._ranks.broadcast_ints([is_done]) == [1]

@@ -13,6 +13,7 @@ from tests.support.model_free.damage import FAULTS
 from tests.support.model_free.damaged_rank import DEAF_VARIABLE, FAULTS_VARIABLE
 from tests.support.model_free.dying_explorer import EVALUATED, VERSION_VARIABLE
 from tests.support.model_free.experiment import experiment_plan, run_to_end
+from tests.support.model_free.model import read_digest
 from tests.support.model_free.stack import MODULES, model_free_services, model_free_stack
 from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.config.plan.stage_plan import ExperimentPlan
@@ -20,6 +21,7 @@ from trinity.run.launch.run import LocalRun
 from trinity.run.local.stack import LocalStack
 from trinity.run.progress.reporter import make_reporter
 from trinity.weights.manifest import verify
+from trinity.weights.stored import is_delta
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -63,6 +65,21 @@ async def test_every_version_goes_bad_in_another_way_and_is_replaced_within_a_mi
     assert weights_of(ended) == calm_weights
     assert seconds < MOST_SECONDS * len(faults)
     assert log_of(plan, "trainer").count("damaged weights were written again") == len(faults)
+
+
+async def test_damaged_differences_and_their_base_are_replaced_by_whole_versions(
+    tmp_path: Path,
+) -> None:
+    """The weights are the same as in single precision: each sample was drawn by the same ones."""
+    faults = {0: "flip_a_bit", 2: "flip_a_bit", 3: "remove_file", 5: "give_a_wrong_hash"}
+    half = experiment_plan(tmp_path, name="half", trainer={"dtype": "bfloat16"})
+    single = experiment_plan(tmp_path, name="single")
+    ends = [(await run_with(plan, which))[0] for plan, which in ((half, faults), (single, {}))]
+    paths = [Path(ended.stages[-1].final_version.path) for ended in ends]
+    assert read_digest(paths[0]) == read_digest(paths[1])
+    assert not is_delta(paths[0]) and is_delta(paths[0].with_name("v7-1"))
+    written = log_of(half, "trainer").count("damaged weights were written again")
+    assert written == len(faults)
 
 
 @pytest.mark.thorough

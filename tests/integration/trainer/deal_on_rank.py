@@ -25,8 +25,10 @@ if TYPE_CHECKING:
     from services.trainer.types import StageLearner
 
 NUM_VERSIONS = 3
-SPLIT, SENDING, ADAPTED = "split", "sending", "adapted"
-"""Ranks that hold pieces; that send from memory too; whose weights an adapter changes."""
+SPLIT, SENDING, ADAPTED, HALF = "split", "sending", "adapted", "half"
+"""Ranks that hold pieces; that send from memory too; whose weights an adapter changes; that publish
+in half precision, of which a step changes little.
+"""
 RANK, SCALING = 2, 0.5
 """Of the adapter."""
 
@@ -34,7 +36,14 @@ RANK, SCALING = 2, 0.5
 class Learns:
     """Its weights change with each step; with ranks, each of them has a part of the rows."""
 
-    def __init__(self, ranks: "Ranks | None" = None, *, is_adapted: bool = False) -> None:
+    def __init__(
+        self,
+        ranks: "Ranks | None" = None,
+        *,
+        is_adapted: bool = False,
+        num_changed: int | None = None,
+    ) -> None:
+        self._num_changed = num_changed
         self.tensors = tensors_of()
         self._ranks = ranks
         self._is_adapted = is_adapted
@@ -60,7 +69,7 @@ class Learns:
 
     def step(self) -> None:
         for tensor in self.tensors.values():
-            tensor += 1
+            tensor[: self._num_changed] += 1
 
 
 def sharded(tensor: "torch.Tensor", ranks: "Ranks") -> "SplitTensor":
@@ -160,21 +169,23 @@ class Announced:
         return KeptVersions()
 
 
-def stepped(num_steps: int) -> Tensors:
+def stepped(num_steps: int, num_changed: int | None = None) -> Tensors:
     """The weights after so many steps."""
-    learner = Learns()
+    learner = Learns(num_changed=num_changed)
     for _ in range(num_steps):
         learner.step()
     return learner.tensors
 
 
-def _store(folder: Path, *, is_first: bool) -> "WeightsStore":
+def _store(folder: Path, dtype: str, *, is_first: bool) -> "WeightsStore":
     import torch
 
     from services.trainer.checkpoints.weights import ModelFiles, WeightsStore
 
-    files = ModelFiles(copy=folder / "files", dtype="float32", chat_template=None)
-    store = WeightsStore(root=folder / "weights", stage="rft", files=files, dtype=torch.float32)
+    files = ModelFiles(copy=folder / "files", dtype=dtype, chat_template=None)
+    store = WeightsStore(
+        root=folder / "weights", stage="rft", files=files, dtype=getattr(torch, dtype)
+    )
     if is_first:
         files.copy_from(write_model(folder / "model"))
         store.load_announced([], incarnation=1)
@@ -191,10 +202,11 @@ def main(folder: Path, kind: str) -> None:
     if kind in (SENDING, ADAPTED):
         dealt.MAX_BUCKET_BYTES = BUCKET
     held, announced, sends = count_held(), Announced(), Sends()
-    learner = Learns(ranks if kind else None, is_adapted=kind == ADAPTED)
+    dtype, num_changed = ("bfloat16", 1) if kind == HALF else ("float32", None)
+    learner = Learns(ranks if kind else None, is_adapted=kind == ADAPTED, num_changed=num_changed)
     is_sender = kind == SENDING and ranks.is_first
     publisher = WeightsPublisher(
-        store=_store(folder, is_first=ranks.is_first),
+        store=_store(folder, dtype, is_first=ranks.is_first),
         buffer=cast("TrainerBufferClient", announced),
         synchronizer=cast("TrainerSynchronizerClient", announced),
         ranks=ranks,

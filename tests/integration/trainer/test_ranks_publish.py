@@ -7,6 +7,7 @@ import pytest
 
 from tests.integration.trainer.deal_on_rank import (
     ADAPTED,
+    HALF,
     NUM_VERSIONS,
     RANK,
     SENDING,
@@ -17,6 +18,7 @@ from tests.integration.trainer.deal_on_rank import (
 )
 from tests.integration.trainer.test_two_ranks import start_gang
 from tests.unit.trainer.test_dealt import BUCKET, LARGEST, SIZES, Tensors, loaded
+from trinity.weights.delta import SUFFIX, whole_model
 from trinity.weights.manifest import verify
 
 PROGRAM = "tests.integration.trainer.deal_on_rank"
@@ -65,6 +67,22 @@ def test_weights_that_are_sent_from_memory_are_put_together_by_the_sender_alone(
     assert (other["peak"], other["received"]) == (0, 0)
     assert sender["peak"] >= ALL_BYTES, "the control: this count sees what is kept"
     assert sender["received"] == NUM_VERSIONS * ALL_BYTES / 2, "the other one's half of each"
+
+
+def test_ranks_store_the_differences_of_their_files(tmp_path: Path) -> None:
+    """All build on the version that the first rank chose."""
+    import torch
+
+    start_gang(2, PROGRAM, tmp_path, Path(HALF))
+    found = published(tmp_path)
+    for version, path in enumerate(map(Path, found["paths"])):
+        manifest = verify(path, bytes.fromhex(found["manifests"][version]))
+        assert len(list(path.glob(f"*{SUFFIX}"))) == (2 if version else 0)
+        expected = stepped(version, num_changed=1)
+        with whole_model(path, manifest.roots) as whole:
+            there = loaded(whole)
+        assert there.keys() == expected.keys()
+        assert all(torch.equal(there[name], expected[name].bfloat16()) for name in expected)
 
 
 def assert_published_as_by_one(tmp_path: Path, num_ranks: int) -> None:

@@ -6,25 +6,32 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.support.model_free.model import WEIGHTS_FILE
+from trinity.weights.delta import SUFFIX
 from trinity.weights.manifest import MANIFEST_NAME
 
 Fault = Callable[[Path], None]
 
 
+def weights_in(directory: Path) -> Path:
+    """The file of the weights, or of their difference to others."""
+    difference = directory / f"{WEIGHTS_FILE}{SUFFIX}"
+    return difference if difference.is_file() else directory / WEIGHTS_FILE
+
+
 def flip_a_bit(directory: Path) -> None:
-    path = directory / WEIGHTS_FILE
+    path = weights_in(directory)
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(bytes(content))
 
 
 def truncate(directory: Path) -> None:
-    path = directory / WEIGHTS_FILE
+    path = weights_in(directory)
     path.write_bytes(path.read_bytes()[:-1])
 
 
 def remove_file(directory: Path) -> None:
-    (directory / WEIGHTS_FILE).unlink()
+    weights_in(directory).unlink()
 
 
 def remove_directory(directory: Path) -> None:
@@ -39,7 +46,7 @@ def damage_manifest(directory: Path) -> None:
 def give_a_wrong_hash(directory: Path) -> None:
     path = directory / MANIFEST_NAME
     manifest = json.loads(path.read_bytes())
-    manifest["files"][WEIGHTS_FILE]["blake3"] = "0" * 64
+    manifest["files"][weights_in(directory).name]["blake3"] = "0" * 64
     path.write_text(json.dumps(manifest))
 
 
@@ -49,13 +56,13 @@ def add_a_file(directory: Path) -> None:
 
 def make_unreadable(directory: Path) -> None:
     """A file that cannot be opened, by root neither: it leads to itself."""
-    path = directory / WEIGHTS_FILE
+    path = weights_in(directory)
     path.unlink()
     path.symlink_to(path.name)
 
 
 def put_a_directory_there(directory: Path) -> None:
-    path = directory / WEIGHTS_FILE
+    path = weights_in(directory)
     path.unlink()
     path.mkdir()
 

@@ -9,10 +9,13 @@ import torch
 
 from services.explorer.engine.interface import EnginePool
 from services.explorer.engine.weight_transfer import EngineWeightReceiver, WeightLoader
-from services.explorer.types import WeightsVersion
+from services.explorer.types import WeightsId, WeightsVersion
 from tests.support.offers import offering
 from tests.unit.explorer.builders import ArithmeticEngine, build_weights
+from tests.unit.weights.test_delta import write_delta
+from trinity.errors import ManifestError
 from trinity.runtime.presence import WaitRegistry
+from trinity.weights.manifest import ManifestHead, seal
 from trinity.weights.offer import OfferAddress, TransferTimeouts
 
 LIMITS = TransferTimeouts(
@@ -98,3 +101,43 @@ async def test_engines_of_one_explorer_sit_side_by_side_and_agree() -> None:
     [[first], [second], [third]] = [engine.slots for engine in engines]
     assert [first.first_rank, second.first_rank, third.first_rank] == [1, 2, 3]
     assert {slot.num_ranks for slot in (first, second, third)} == {4}
+
+
+class ReadingEngine(ArithmeticEngine):
+    """Keeps the bytes that it is given."""
+
+    content = b""
+
+    async def load_weights(self, directory: Path) -> None:
+        await super().load_weights(directory)
+        self.content = (directory / "model.safetensors").read_bytes()
+
+
+async def test_a_delta_is_loaded_whole_by_an_explorer_that_has_loaded_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """So after a restart; without its base the engine keeps what it has."""
+    directory, roots = write_delta(tmp_path)
+    head = ManifestHead(
+        kind="weights",
+        stage="rft",
+        step=2,
+        incarnation=1,
+        weights_blake3=roots.weights_blake3.hex(),
+    )
+    sealed = seal(directory, head)
+    weights = WeightsVersion(
+        id=WeightsId(version=2, incarnation=1),
+        path=directory,
+        manifest_sha256=sealed,
+        weights_blake3=roots.weights_blake3,
+    )
+    engine = ReadingEngine()
+    await load(engine, weights)
+    assert engine.content == (tmp_path / "expected").read_bytes()
+    assert not engine.loaded[0].exists(), "it is in the engine now"
+    (tmp_path / "v1-1" / "model.safetensors").unlink()
+    with pytest.raises(ManifestError, match="v1-1"), caplog.at_level(logging.WARNING):
+        await load(engine, weights)
+    assert len(engine.loaded) == 1
+    assert "a delta is not applied" in caplog.text

@@ -174,6 +174,9 @@ ENGINE_IDLE_SECONDS = Counter(
 TRANSFERS = Counter(
     "trinity.weights.transfers", "{transfer}", "Weights taken from memory, or from files after all"
 )
+DELTAS = Counter(
+    "trinity.weights.deltas", "{delta}", "Versions loaded from differences, or not after all"
+)
 LOADED_VERSION = Gauge("trinity.weights.loaded", "{version}", "Version in the engine")
 ASSIGNMENTS_LEASED = Counter("trinity.lease.assignments", "{assignment}", "Assignments handed out")
 CREDIT = ObservableGauge(
