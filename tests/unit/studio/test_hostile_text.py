@@ -43,7 +43,7 @@ LOGS = {"_limited"}
 """Names of loggers: what is written to a log is not read as Markdown."""
 OF_THE_SCHEMA = {"label_of", "help_of"}
 """Functions whose text is that of the configuration's schema."""
-ESCAPING = {"escaped_html"}
+ESCAPING = {"escaped_html", "escaped_figures"}
 PAGES = sorted(STUDIO.rglob("*.py"))
 
 

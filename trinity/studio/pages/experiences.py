@@ -1,6 +1,7 @@
 """The page Experiences: responses of the model and their rewards, token by token."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import streamlit as st
@@ -36,6 +37,7 @@ from trinity.studio.pages.common import (
     show_stage,
     turn_pages,
 )
+from trinity.studio.pictures import pictures_of, show_pictures
 from trinity.studio.plain_text import (
     joined,
     number_text,
@@ -78,6 +80,8 @@ SEARCH_KEY = "_text_search"
 """Key of the session: the last search for a text, with its conditions."""
 COUNT_KEY = "_count"
 """Key of the session: the last count of experiences, with its conditions."""
+PICTURES_KEY = "_pictures"
+"""Key of the session: the pictures of the last experience that was chosen."""
 TABLE_HEIGHT = 360
 """In pixels: ten rows, so that the chosen experience is seen below them."""
 TABS = ("Tokens", "Conversation", "Group", "Details")
@@ -193,6 +197,7 @@ def _show_sample(page: StagePage, sample: str, conditions: list[str]) -> None:
     model = model_of(page.viewed.connection.job_dir, page.name)
     st.subheader("Experience", divider="gray", anchor=False)
     show_text(_facts(whole))
+    _show_images(page, whole)
     tokens, conversation, others, details, *change = st.tabs(
         TABS_WITH_CHANGES if page.context.options.allows_changes else TABS
     )
@@ -228,6 +233,16 @@ def _facts(whole: WholeExperience) -> str:
             row.reason,
         ]
     )
+
+
+def _show_images(page: StagePage, whole: WholeExperience) -> None:
+    """Shows the images of the prompt, which are those of the whole conversation."""
+    images = whole.sample.blobs if whole.sample is not None else ()
+    if images:
+        asked = (page.identity, whole.row.id)
+        read = partial(pictures_of, page.services, images)
+        pictures = remembered(PICTURES_KEY, asked, lambda: page.wait_for(read()))
+        show_pictures(pictures, len(images))
 
 
 def _show_tokens(whole: WholeExperience, model: Path | None) -> None:

@@ -23,6 +23,7 @@ from tests.support.browser import (
     playwright_driver,
     start_chromium,
 )
+from tests.support.images import data_url, png
 from tests.support.model_free.experiment import experiment_plan, start_experiment
 from tests.support.model_free.stack import model_free_stack
 from trinity.run.launch.resume import store_plan
@@ -81,6 +82,13 @@ class Viewer:
         self.page.wait_for_function(DRAWN)
 
 
+def prompt(text: str) -> list[dict[str, Any]]:
+    """A chat with an image."""
+    image = {"url": data_url(png((9, 200, 9), (640, 480)))}
+    parts = [{"type": "image_url", "image_url": image}, {"type": "text", "text": text}]
+    return [{"role": "user", "content": parts}]
+
+
 @pytest.fixture(scope="package")
 def live_run(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The directory of a run whose first step waits for rewards that a person gives."""
@@ -93,11 +101,12 @@ def live_run(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         buffer={
             "await_feedback": True,
             "explorer_input": {
-                "default_workflow_type": "tests.support.model_free.later_reward.LaterReward"
+                "default_workflow_type": "tests.support.model_free.later_reward.LaterReward",
+                "taskset": {"format": {"image_key": "image"}},
             },
         },
     )
-    rows = [{"prompt": f"{HOSTILE} {n}+{n}=", "response": str(2 * n)} for n in range(NUM_TASKS)]
+    rows = [{"prompt": prompt(f"{HOSTILE} {n}+{n}="), "response": "2"} for n in range(NUM_TASKS)]
     (root / "run.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     plan.job_path.mkdir(parents=True, exist_ok=True)
     store_plan(plan)

@@ -69,6 +69,13 @@ def test_a_sample_is_found_and_its_tokens_are_read(viewer: Viewer) -> None:
     assert "id=" in urlsplit(page.url).query
 
 
+def test_a_samples_image_is_drawn_small(viewer: Viewer) -> None:
+    first_sample(viewer).click()
+    picture = viewer.page.locator("img[alt^='image 0: 640 x 480, image/png']")
+    picture.wait_for()
+    assert picture.evaluate("image => [image.naturalWidth, image.naturalHeight]") == [128, 96]
+
+
 def test_a_late_reward_is_given_after_two_yeses(viewer: Viewer) -> None:
     first_sample(viewer).click()
     page = viewer.page
