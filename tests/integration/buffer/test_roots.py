@@ -1,6 +1,7 @@
 """Tasksets are read from what a tenant is allowed alone, and its functions run if it is named."""
 
 import asyncio
+import json
 import os
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -13,6 +14,7 @@ import pytest
 from tests.integration.buffer.harness import Buffer, talk_to
 from tests.integration.buffer.plans import rollout_plan, write_tasks
 from tests.integration.buffer.process import BufferProcess
+from tests.support.images import png
 from trinity.config.plan.parts import ResolvedOperator
 from trinity.config.plan.stage_plan import StagePlan
 
@@ -80,6 +82,24 @@ def _in_directory(allowed: Path) -> str:
     write_tasks(allowed / "many" / "a.jsonl", 4)
     (allowed / "many" / "b.jsonl").symlink_to(write_tasks(allowed.parent / "secret.jsonl", 4))
     return str(allowed / "many")
+
+
+async def test_an_image_is_read_from_the_tenants_directories_alone(
+    buffer: Buffer, other: Buffer, tmp_path: Path, allowed: Path
+) -> None:
+    secret = allowed.parent / "secret.png"
+    secret.write_bytes(png())
+    (allowed / "link.png").symlink_to(secret)
+    (allowed / "up").symlink_to(allowed.parent)
+    for name in ("../secret.png", str(secret), f"file://{secret}", "link.png", "up/secret.png"):
+        rows = allowed / "pictures.jsonl"
+        rows.write_text(json.dumps({"prompt": "<image>?", "response": "2", "images": [name]}))
+        taskset = {"name": "train", "path": str(rows), "format": {"image_key": "images"}}
+        plan = rollout_plan(tmp_path, explorer_input={"taskset": taskset})
+        with pytest.raises(grpc.aio.AioRpcError, match="lies outside of") as error:
+            await buffer.open(plan)
+        assert "pictures.jsonl:1, column 'images': image 0: " in str(error.value.details())
+        assert (await other.open(plan)).num_tasks == 1, "the control"
 
 
 @pytest.mark.parametrize(
