@@ -8,6 +8,7 @@ Shapes: L tokens of a sequence, P patches of an image, D values of a patch.
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -87,9 +88,12 @@ class VisionTokens:
         is_image_L = np.asarray(tokens_L) == self.image_token
         edges = np.flatnonzero(np.diff(np.concatenate([[False], is_image_L, [False]]).astype(int)))
         found: list[tuple[int, int]] = []
+        counts = [self.count(grid) for grid in grids]
         for begin, end in edges.reshape(-1, 2).tolist():
-            if len(found) < len(grids) and end - begin == self.count(grids[len(found)]):
-                found.append((begin, end))
+            ends = begin + np.cumsum(counts[len(found) :])
+            if end in ends:  # of images that stand side by side
+                borders = [begin, *ends[: np.flatnonzero(ends == end)[0] + 1].tolist()]
+                found += pairwise(borders)
         if len(found) < len(grids):
             raise UserError(
                 f"{len(grids)} images belong to a sequence that has the tokens of {len(found)}"
@@ -120,13 +124,16 @@ class VisionTokens:
         counts_L[places] = counts
         return counts_L
 
-    def collapsed(self, token_ids: Sequence[int]) -> list[int]:
-        """Returns token ids with one placeholder for each image, as engines take them."""
-        kept = [
-            index == 0 or token != self.image_token or token_ids[index - 1] != token
-            for index, token in enumerate(token_ids)
-        ]
-        return [token for token, is_kept in zip(token_ids, kept, strict=True) if is_kept]
+    def collapsed(self, token_ids: Sequence[int], counts: Sequence[int]) -> list[int]:
+        """Returns the sequence before `repeats`: one placeholder for each image.
+
+        A token of images that the model wrote behind them stays as it is.
+        """
+        found, left, place = [], iter(counts), 0
+        while place < len(token_ids):
+            found.append(token_ids[place])
+            place += next(left, 1) if token_ids[place] == self.image_token else 1
+        return found
 
 
 class VisionProcessor:

@@ -64,17 +64,26 @@ class ImagePrompt(list[int]):
     """Token ids of a prompt, with the images that an engine shows at their places."""
 
     def __init__(
-        self, token_ids: Sequence[int], images: "Sequence[tuple[str, PIL.Image.Image]]"
+        self,
+        token_ids: Sequence[int],
+        images: "Sequence[tuple[str, PIL.Image.Image]]",
+        collapsed: Sequence[int],
     ) -> None:
-        """`images` are the hash and the pixels of each, in order."""
+        """`images` are the hash and the pixels of each, in order.
+
+        `collapsed` are the token ids with one placeholder for each image.
+        """
         super().__init__(token_ids)
         self.images = tuple(images)
+        self.collapsed = collapsed
 
     @classmethod
     def without_last(cls, token_ids: list[int]) -> list[int]:
         """Returns the tokens without the last one, with the images if there are any."""
         kept = token_ids[:-1]
-        return cls(kept, token_ids.images) if isinstance(token_ids, cls) else kept
+        if not isinstance(token_ids, cls):
+            return kept
+        return cls(kept, token_ids.images, token_ids.collapsed[:-1])
 
 
 class PromptImages(Protocol):

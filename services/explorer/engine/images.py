@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 MAX_DECODED_BYTES = 256 << 20
 """Limits the decoded images that are kept."""
 
+MAX_COUNTED_IMAGES = 100_000
+"""Limits the images whose numbers of tokens are kept, which are far more than one chat has."""
+
 
 class ImageStore(Protocol):
     """Reads and stores images of one tenant."""
@@ -64,8 +67,12 @@ class ChatImages:
         """
         resolved = await self._store.resolve(messages)
         known = self._tokenizer.image_tokens
-        missing = [ref for ref in images_of(resolved) if ref.sha256 not in known]
-        await self._decode(missing)
+        refs = images_of(resolved)
+        await self._decode([ref for ref in refs if ref.sha256 not in known])
+        for ref in refs:  # those that were used last are at the end
+            known[ref.sha256] = known.pop(ref.sha256)
+        while len(known) > MAX_COUNTED_IMAGES:
+            del known[next(iter(known))]
         return resolved
 
     async def shown(self, prompt: Prompt) -> list[int]:
@@ -76,7 +83,9 @@ class ChatImages:
         kept = {ref.sha256: self._decoded.get(ref.sha256) for ref in refs}
         made = await self._decode([ref for ref in refs if kept[ref.sha256] is None])
         shown = tuple((ref.sha256.hex(), kept[ref.sha256] or made[ref.sha256]) for ref in refs)
-        return ImagePrompt(prompt.token_ids, shown)
+        counts = [self._tokenizer.image_tokens[ref.sha256] for ref in refs]
+        collapsed = self._vision.tokens.collapsed(prompt.token_ids, counts)
+        return ImagePrompt(prompt.token_ids, shown, collapsed)
 
     async def _decode(self, refs: Sequence[BlobRef]) -> "Mapping[bytes, PIL.Image.Image]":
         """Decodes images in a thread, and keeps the newest."""
@@ -103,17 +112,16 @@ def request_of(prompt: list[int], vision: VisionTokens | None) -> "TokensPrompt"
     """
     from vllm.inputs import TokensPrompt
 
-    images = prompt.images if isinstance(prompt, ImagePrompt) else ()
-    if vision is None or not images:
+    if vision is None or not isinstance(prompt, ImagePrompt):
         if vision is not None and vision.image_token in prompt:
             raise UserError(
                 "a prompt of tokens has those of images, and no images: give a chat with them"
             )
         return TokensPrompt(prompt_token_ids=prompt)
     return TokensPrompt(
-        prompt_token_ids=vision.collapsed(prompt),
-        multi_modal_data={"image": [image for _, image in images]},
-        multi_modal_uuids={"image": [sha256 for sha256, _ in images]},
+        prompt_token_ids=list(prompt.collapsed),
+        multi_modal_data={"image": [image for _, image in prompt.images]},
+        multi_modal_uuids={"image": [sha256 for sha256, _ in prompt.images]},
     )
 
 

@@ -173,6 +173,13 @@ async def test_tokens_and_pixels_are_the_engines_own(served: Served) -> None:
     request = request_of(shown, served.engine._vision)
     made: Any = served.engine._engine.renderer._process_tokens(request, skip_mm_cache=True)
     assert made["prompt_token_ids"] == prompt.token_ids
+    placeholder = served.engine._vision.image_token
+    counts = [served.tokenizer.image_tokens[bytes.fromhex(own)] for own, _ in shown.images]
+    side_by_side = [5, *[placeholder] * sum(counts), 6]
+    collapsed = served.engine._vision.collapsed(side_by_side, counts)
+    request = request_of(ImagePrompt(side_by_side, shown.images, collapsed), served.engine._vision)
+    together: Any = served.engine._engine.renderer._process_tokens(request, skip_mm_cache=True)
+    assert together["prompt_token_ids"] == side_by_side
     processor = VisionProcessor.of_model(served.directory)
     assert processor is not None
     for (_, image), item in zip(shown.images, made["mm_kwargs"]["image"], strict=True):

@@ -163,7 +163,17 @@ def test_positions_follow_the_grid_and_text_goes_on_behind_its_longer_side() -> 
         [0, 1, 2, 2, 2, 3, 3, 3, 5, 6],
         [0, 1, 2, 3, 4, 2, 3, 4, 5, 6],
     ]
-    assert TOKENS.collapsed(tokens) == [1, 2, 9, 3, 4]
+    assert TOKENS.collapsed(tokens, [6]) == [1, 2, 9, 3, 4]
+
+
+def test_images_side_by_side_stay_two() -> None:
+    grids, tokens = [(1, 4, 4), (1, 4, 6), (1, 2, 2)], [*[9] * 10, 3, 9, 9, 4, 9]
+    assert TOKENS.spans(tokens, grids) == [(0, 4), (4, 10), (14, 15)], "9, 9 is no image"
+    assert TOKENS.collapsed(tokens[:12], [4, 6]) == [9, 9, 3, 9], "the last one is the model's"
+    assert TOKENS.repeats([9, 9, 3], [4, 6]).sum() == 11
+    alone = [TOKENS.positions(tokens[:4], grids[:1]), TOKENS.positions(tokens[:6], grids[1:2]) + 2]
+    both = TOKENS.positions(tokens[:11], grids[:2])
+    assert both[:, :10].tolist() == np.concatenate(alone, axis=1).tolist()
 
 
 def test_tokens_of_images_that_a_model_wrote_are_text() -> None:
