@@ -17,11 +17,11 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.fork_runs import HERE, STEPS, ForkJob, said, typed, write_model
+from benchmarks.fork_runs import HERE, IMITATION_STEPS, STEPS, ForkJob, said, typed, write_model
 from trinity.user_code.adopt.manifest import Adopted
 
 _HEAD = """
-import importlib, importlib.machinery, json, sys, types
+import importlib, importlib.machinery, json, random, sys, types
 from dataclasses import dataclass
 from types import SimpleNamespace
 import torch
@@ -122,6 +122,7 @@ agents = {"loan_officer": officer, "credit_analyst": analyst, "risk_manager": ma
 texts = ["no JSON", json.dumps({"agent_outputs": agents, "decision": "APPROVED"}),
          json.dumps({"agent_outputs": {**agents, "risk_manager": {"decision": "DENIED"}}})]
 reward = part_of("REWARD_FUNCTIONS", "loan_underwriting_reward")()
+random.seed(0)
 values = [reward(response=text, prompt="{}", truth="") for text in texts]
 """
 
@@ -172,7 +173,7 @@ def row_of(fork: Path, name: str, work: Path) -> str:
     job = JOBS[name]
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
-    write_model(ForkJob(""), work / "model")
+    write_model(ForkJob(""), work / "model", IMITATION_STEPS)
     for split in ("train", "test"):
         lines = (json.dumps(each) for each in job.rows * 4)
         (work / f"{split}.jsonl").write_text("\n".join(lines))

@@ -130,7 +130,7 @@ def main() -> None:
 def row_of(copies: Path, name: str, work: Path, *, runs: bool) -> str:
     """Converts and runs a job, and compares its parts; a run of before is compared, too."""
     if runs or not work.exists():
-        convert_job(JOBS[name], copies / name, work)
+        convert_job(JOBS[name], copies / name, work, IMITATION_STEPS if runs else 0)
     if runs:
         plugins = ["--plugin-dir", "job_parts"] if (work / "job_parts").is_dir() else []
         here = (*HERE, f"checkpoint_root_dir={work}/checkpoints", *JOBS[name].here)
@@ -140,11 +140,11 @@ def row_of(copies: Path, name: str, work: Path, *, runs: bool) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def convert_job(job: ForkJob, copy: Path, work: Path) -> None:
+def convert_job(job: ForkJob, copy: Path, work: Path, steps: int) -> None:
     """Writes a model and rows, and the job of a script."""
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
-    write_model(job, work / "model")
+    write_model(job, work / "model", steps)
     rows = [row(job, index) for index in range(ROWS)]
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), work / "rows.parquet")
     files = [f"data.{key}_files={work}/rows.parquet" for key in ("train", "val")]
@@ -208,7 +208,9 @@ def scores(job: ForkJob, work: Path) -> tuple[list[float], list[float]]:
     reward._load()
     columns = {name: np.array([each[name] for each in rows], dtype=object) for name in rows[0]}
     data = import_of_copy("verl").DataProto.from_dict(padded(pairs), columns)
-    return here, [float(each) for each in reward._manager(data).sum(-1)]
+    scored = reward._manager(data)
+    tensor = scored["reward_tensor"] if isinstance(scored, dict) else scored
+    return here, [float(each) for each in tensor.sum(-1)]
 
 
 def padded(pairs: list[tuple[list[int], list[int]]]) -> dict[str, torch.Tensor]:
@@ -232,7 +234,7 @@ def padded(pairs: list[tuple[list[int], list[int]]]) -> dict[str, torch.Tensor]:
     }
 
 
-def write_model(job: ForkJob, folder: Path) -> None:
+def write_model(job: ForkJob, folder: Path, steps: int) -> None:
     """Writes a model that answers right about every other time."""
     save_model(folder, seed=5)
     for name in ("config.json", "tokenizer_config.json"):
@@ -247,7 +249,7 @@ def write_model(job: ForkJob, folder: Path) -> None:
     first = tokens_BT.shape[1] - max(len(answer) for _, answer in pairs)
     labels_BT = tokens_BT.masked_fill(padded(pairs)["attention_mask"] == 0, -100)
     labels_BT[:, :first] = -100
-    for _ in range(IMITATION_STEPS):
+    for _ in range(steps):
         model(input_ids=tokens_BT, labels=labels_BT).loss.backward()
         optimizer.step()
         optimizer.zero_grad()
