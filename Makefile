@@ -138,6 +138,7 @@ bench: setup  ## Every benchmark that needs no GPU, some hours; the results go t
 	$(BIN)/python -m benchmarks.sandbox
 	$(BIN)/python -m benchmarks.sessions
 	$(BIN)/python -m benchmarks.weight_sync
+	$(BIN)/python -m benchmarks.deltas
 	$(BIN)/python -m benchmarks.buffer
 
 SIZE ?= 0.5b
