@@ -126,6 +126,7 @@ PLACES: dict[str, dict[str, str]] = {
         "services/buffer/tasksets/task_pipeline.py": "TaskPipelineProcess._identity",
         "trinity/run/local/files.py": "make_socket_folder remove_socket_folder",
         "trinity/run/local/given_run.py": "_copy_database _copy_file copied_run",
+        "trinity/rewards/verl_manager.py": "_Finder.__init__",
         "trinity/run/local/gpu_claims.py": "GpuClaims._safe_folder GpuClaims._take",
         "trinity/studio/generator/document.py": "check_tree document_from_verl",
         "trinity/workflows/agent_workflow.py": "_Folder.write",
