@@ -9,12 +9,17 @@ from datetime import timedelta
 from pathlib import Path
 from typing import cast
 
+import httpx
 import pytest
 from starlette.requests import Request
 
 from services.explorer.engine.interface import EngineDied
+from services.explorer.openai_api.chat import ResponseWriter
+from services.explorer.openai_api.errors import new_application
+from services.explorer.openai_api.handler import ApiHandler
 from services.explorer.serving.access import ServingAccessPolicy, read_or_create_key
-from services.explorer.serving.pool import ServingPool
+from services.explorer.serving.clients import ClientServer, ClientSessions
+from services.explorer.serving.pool import ModelBorrower, ServingPool
 from services.explorer.serving.server import ModelServer
 from services.explorer.serving.work import ServingRunner, access_policy, announced_weights
 from services.explorer.types import WeightsId, WeightsVersion, model_weights
@@ -25,6 +30,7 @@ from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.config.plan.parts import ServedRun
 from trinity.errors import ManifestError, UserError
 from trinity.run.launch.modes import serve_plan
+from trinity.runtime.http.connections import ConnectionTable, HttpLimits
 from trinity.runtime.presence import Heartbeats
 from trinity.runtime.security.authorization import Scope
 from trinity.runtime.security.certificates import CredentialIssuer, parts_of
@@ -266,6 +272,24 @@ async def test_with_tokens_it_takes_the_scope_and_the_tenant(tmp_path: Path) -> 
     assert status(guarded, token("mine", Scope.READ)) == 403
     assert status(guarded, token("mine", Scope.SUBMIT, hours=-1)) == 401
     assert status(guarded, "key") == 401
+    server = ClientServer(
+        sessions=cast(ClientSessions, None),
+        compares="",
+        is_ready=lambda: True,
+        access=guarded,
+        port=0,
+        borrower=cast(ModelBorrower, None),
+        handler=ApiHandler(writer=cast(ResponseWriter, None)),
+        names=("m",),
+        table=ConnectionTable(HttpLimits.from_open_files()),
+    )
+    app = httpx.ASGITransport(new_application(server._routes()))
+    async with httpx.AsyncClient(transport=app, base_url="http://here") as client:
+        for path in ("/sessions", "/v1/chat/completions"):
+            headers = {"authorization": f"Bearer {token('other', Scope.SUBMIT)}"}
+            refused = await client.post(path, json={"name": "a"}, headers=headers)
+            assert refused.status_code == 403
+            assert "it takes a token of this tenant" in refused.json()["error"]["message"]
 
 
 def runner_of(run: Path, pool: ServingPool, heartbeats: Heartbeats) -> ServingRunner:
