@@ -129,7 +129,7 @@ values = [reward(response=text, prompt="{}", truth="") for text in texts]
 
 @dataclass(frozen=True, slots=True)
 class AdoptedJob:
-    """A file of a fork, rows that its workflow reads, and lines that call its parts."""
+    """A file of a fork's examples, rows that its workflow reads, and lines that call its parts."""
 
     file: str
     rows: tuple[dict[str, object], ...]
@@ -139,17 +139,17 @@ class AdoptedJob:
 
 JOBS = {
     "shiweijiezero+Trinity-RFT": AdoptedJob(
-        "examples/R3L/countdown/opmd_reweight_adv_1.5B.yaml",
+        "R3L/countdown/opmd_reweight_adv_1.5B.yaml",
         ({"nums": [1, 2], "target": 3}, {"nums": [1, 3], "target": 4}),
         _MODEL + _COUNTDOWN,
     ),
     "yaochaorui+Trinity-RFT": AdoptedJob(
-        "examples/reclip_gsm8k/reclip_gsm8k.yaml",
+        "reclip_gsm8k/reclip_gsm8k.yaml",
         ({"question": "1+2=", "answer": "#### 3"}, {"question": "1+3=", "answer": "#### 4"}),
         _RECLIP,
     ),
     "aman-jaglan+Trinity-RFT": AdoptedJob(
-        "examples/loan_failure_learning/loan_failure.yaml",
+        "loan_failure_learning/loan_failure.yaml",
         ({"prompt": '{"name": "A"}', "responses": "a"}, {"prompt": "{}", "responses": "b"}),
         _LOAN,
     ),
@@ -177,7 +177,7 @@ def row_of(fork: Path, name: str, work: Path) -> str:
     for split in ("train", "test"):
         lines = (json.dumps(each) for each in job.rows * 4)
         (work / f"{split}.jsonl").write_text("\n".join(lines))
-    typed(work, "adopt", str(fork), job.file)
+    typed(work, "adopt", str(fork), str(Path("examples", job.file)))
     manifest = Adopted.read(work / "adopted.json")
     taken = ", ".join(f"{part.registry} `{part.name}`" for part in manifest.parts)
     equal = called(fork, work, job.calls)

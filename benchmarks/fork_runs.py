@@ -105,7 +105,6 @@ JOBS = {
     "hkust-nlp+Laser": ForkJob("scripts/training/laser-d-1.5b/laser-d-1.5b-l1024.sh"),
     "Infini-AI-Lab+GRESO": ForkJob("train-scripts/math_qwen_7b_dm_greso.sh"),
     "wizard-III+ArcherCodeR": ForkJob("scripts/train/run_archer_qwen2.5_1.5b_code.sh"),
-    "GAIR-NLP+DeepResearcher": ForkJob("examples/rloo_trainer/run_qwen2-7b.sh"),
 }
 
 
