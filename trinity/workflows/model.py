@@ -200,8 +200,7 @@ class ModelWrapper(RatingModel):
             raise UserError(
                 f"log-probabilities of given tokens are those at temperature 1, not {temperature}"
             )
-        self._calls.require_open()
-        scores = await self._score(tokens, 0, tuple(map(part_of, images)))
+        scores = await self.score_shown(tokens, images=[part_of(image) for image in images])
         return np.array(scores.logprobs, dtype=np.float32)
 
     def convert_messages_to_experience(
@@ -270,8 +269,7 @@ class ModelWrapper(RatingModel):
         self, sequences: Sequence[Sequence[int]], *, num_likeliest: int = 0
     ) -> list[Scores]:
         """Scores several sequences; see `score_async`."""
-        self._calls.require_open()
-        return await asyncio.gather(*(self._score(tokens, num_likeliest) for tokens in sequences))
+        return await asyncio.gather(*(self.score_shown(own, num_likeliest) for own in sequences))
 
     def keep_history(self) -> None:
         """Records answers from now on, whether or not the configuration says so."""

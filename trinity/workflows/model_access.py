@@ -402,9 +402,11 @@ class RatingModel(ModelAccess):
         with self._calls.in_progress():
             return await rater_of(self._generator).rate(chat)
 
-    async def _score(
-        self, tokens: Sequence[int], num_likeliest: int, images: tuple[JsonObject, ...] = ()
+    async def score_shown(
+        self, tokens: Sequence[int], num_likeliest: int = 0, images: Sequence[JsonObject] = ()
     ) -> Scores:
+        """Scores tokens, among which are those of the images; see `score_async`."""
+        self._calls.require_open()
         token_ids = [int(token) for token in tokens]
         limit = self._limits.max_model_len
         if not 1 <= len(token_ids) <= limit:
@@ -415,7 +417,7 @@ class RatingModel(ModelAccess):
         with self._calls.in_progress():
             if len(token_ids) == 1:
                 return Scores(logprobs=[])
-            shown = await self.shown(Prompt(text="", token_ids=token_ids, images=images))
+            shown = await self.shown(Prompt(text="", token_ids=token_ids, images=tuple(images)))
             return await self._generator.score(shown, num_likeliest=num_likeliest)
 
 

@@ -175,10 +175,9 @@ class ModelCalls:
                 )
                 return self._experiences(made)
             case "score":
-                scores = await model.score_all_async(
-                    call["sequences"], num_likeliest=call["num_likeliest"]
+                return asdict(
+                    await model.score_shown(call["tokens"], call["likeliest"], call["images"])
                 )
-                return [asdict(each) for each in scores]
             case "rate":
                 return await model.rate_chat(RatedChat(**call["chat"]))
             case "history":

@@ -119,13 +119,13 @@ class RemoteModel(ModelWrapper):
         )
         return bool(asked.result())
 
-    async def score_all_async(
-        self, sequences: Sequence[Sequence[int]], *, num_likeliest: int = 0
-    ) -> list[Scores]:
-        """Scores several sequences."""
-        plain = [[int(token) for token in tokens] for tokens in sequences]
-        found = self._ask_explorer("score", sequences=plain, num_likeliest=num_likeliest)
-        return [Scores.from_json(scores) for scores in await asyncio.wrap_future(found)]
+    async def score_shown(
+        self, tokens: Sequence[int], num_likeliest: int = 0, images: Sequence[JsonObject] = ()
+    ) -> Scores:
+        """Scores tokens, among which are those of the images."""
+        plain, shown = [int(token) for token in tokens], list(images)
+        found = self._ask_explorer("score", tokens=plain, likeliest=num_likeliest, images=shown)
+        return Scores.from_json(await asyncio.wrap_future(found))
 
     async def rate_chat(self, chat: RatedChat) -> list[list[float]]:
         """Returns the logits of all labels, of each step or of the whole chat."""
