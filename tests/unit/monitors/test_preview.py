@@ -30,7 +30,9 @@ from trinity.run.monitors.wandb import WandbMonitor
 NAME = "eval/held_out/samples"
 LONG = "x" * (MAX_TEXT_CHARS + 5)
 MARKED = "# big | <b>4</b>\nand more"
-TABLE = SampleTable(name=NAME, rows=((2, 7, 0, 1.0, "2+2=", MARKED), (2, 8, 1, None, "3+3=", "")))
+TABLE = SampleTable(
+    name=NAME, rows=((2, 7, 0, 1.0, "2+2=", MARKED, ""), (2, 8, 1, None, "3+3=", "", ""))
+)
 
 
 class Queries:
@@ -52,6 +54,7 @@ class Queries:
             text = experience_pb2.Sequence(prompt_text="2+2=", response_text=LONG)
             record = query_pb2.ExperienceRecord(task_index=index, reward=reward)
             record.content.sequence.CopyFrom(text)
+            record.content.blobs.add(sha256=b"\xaa" * 32, size=1234, media_type="image/png")
             yield query_pb2.ListExperiencesResponse(experiences=[record])
 
 
@@ -70,7 +73,8 @@ async def test_the_samples_of_an_evaluation_are_read_once_it_is_complete() -> No
     table = await reader(queries, []).table_of(evaluated(12, 2, 0.9))
     assert table is not None
     assert table.name == NAME
-    version, index, run, reward, prompt, response = table.rows[0]
+    version, index, run, reward, prompt, response, images = table.rows[0]
+    assert images == f"image/png, 1,234 bytes, {12 * 'a'}"
     assert (version, index, run, reward, prompt) == (2, 7, 0, 1.0, "2+2=")
     assert str(response).endswith("... (5 more characters)")
     assert table.rows[1][3] is None
@@ -157,7 +161,7 @@ def test_mlflow_keeps_a_file_for_each_version_that_it_shows_as_a_table(
     assert tables == [{"path": path, "type": "table"}]
     stored = json.loads(Path(client.download_artifacts(run_id, path, str(tmp_path))).read_text())
     assert stored["columns"] == list(COLUMNS)
-    assert stored["data"][1] == [2, 8, 1, None, "3+3=", ""]
+    assert stored["data"][1] == [2, 8, 1, None, "3+3=", "", ""]
 
 
 def test_the_tag_of_mlflow_names_the_newest_tables_that_it_has_room_for() -> None:

@@ -16,7 +16,8 @@ MAX_SAMPLES = 16
 MAX_TEXT_CHARS = 4_000
 """Limit for a prompt or a response; a longer one is cut, and says so."""
 READ_SECONDS = 30.0
-COLUMNS = ("version", "task", "run", "reward", "prompt", "response")
+HASH_DIGITS = 12
+COLUMNS = ("version", "task", "run", "reward", "prompt", "response", "images")
 Cell = str | int | float | None
 
 
@@ -111,6 +112,10 @@ def _row(record: query_pb2.ExperienceRecord, version: int) -> tuple[Cell, ...]:
         record.reward if record.HasField("reward") else None,
         _cut(side.prompt_text),
         _cut(side.response_text),
+        "\n".join(
+            f"{image.media_type}, {image.size:,} bytes, {image.sha256.hex()[:HASH_DIGITS]}"
+            for image in content.blobs
+        ),
     )
 
 
