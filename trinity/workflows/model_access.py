@@ -150,14 +150,7 @@ class ModelAccess:
 
     async def shown(self, prompt: Prompt) -> list[int]:
         """Returns a prompt's token ids, with its images, as engines take them."""
-        if self._images is not None:
-            return await self._images.shown(prompt)
-        if prompt.images:
-            raise UserError(
-                f"a sequence has images, and the model `{self._name}` in "
-                "`explorer.auxiliary_models` reads none: give one that does"
-            )
-        return prompt.token_ids
+        return prompt.token_ids if self._images is None else await self._images.shown(prompt)
 
     @property
     def num_engine_calls(self) -> int:
@@ -413,6 +406,11 @@ class RatingModel(ModelAccess):
             raise UserError(
                 f"log-probabilities are given for 1 to {limit} tokens (`max_model_len`), "
                 f"not for {len(token_ids)}"
+            )
+        if images and self._images is None:
+            model = f"`{self._name}` in `explorer.auxiliary_models`" if self._name else "policy"
+            raise UserError(
+                f"a sequence has images, and the model {model} reads none: give one that does"
             )
         with self._calls.in_progress():
             if len(token_ids) == 1:

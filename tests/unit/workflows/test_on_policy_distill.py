@@ -11,7 +11,7 @@ from trinity.api.v1 import buffer_pb2
 from trinity.data.codec import SampleRef, experience_to_proto
 from trinity.errors import UserError
 from trinity.plugins import WORKFLOWS
-from trinity.types import EID, Experience, FinishReason, JsonObject, SamplingParams
+from trinity.types import EID, BlobRef, Experience, FinishReason, JsonObject, SamplingParams
 from trinity.workflows.generation import ModelLimits, Scores
 from trinity.workflows.model import ModelWrapper
 from trinity.workflows.on_policy_distill_workflow import TEACHER_LOGPROBS
@@ -122,3 +122,10 @@ async def test_a_rows_column_chooses_its_teacher() -> None:
     assert [len(engine.prompts) for engine, _ in engines] == [0, 1]
     with pytest.raises(UserError, match=r"has '2' in the column `answer`.*has this `name`"):
         await taught(models[:1], teacher_key="answer")
+
+
+async def test_a_teacher_that_reads_no_images_is_named() -> None:
+    _, teacher = teacher_with(TurnTokenizer())
+    image = BlobRef(name="image", sha256=b"\0" * 32, size=9, media_type="image/png")
+    with pytest.raises(UserError, match=r"the model `teacher` in .* reads none"):
+        await teacher.token_logprobs([1, 2], images=[image])
