@@ -26,8 +26,13 @@ GRADE: JsonObject = {
     "properties": {"grade": {"type": "integer"}, "why": {"type": "string", "pattern": "^[a-z ]+$"}},
     "required": ["grade"],
 }
-SLOW: JsonObject = {"type": "string", "pattern": "(a{1,200}){1,200}"}
-"""A few bytes that take seconds."""
+SLOW: JsonObject = {
+    "type": "object",
+    "properties": {
+        letter: {"type": "string", "pattern": f"({letter}{{1,200}}){{1,200}}"} for letter in "abcd"
+    },
+}
+"""A few bytes that take seconds, on any machine."""
 ENDLESS: JsonObject = {
     "type": "object",
     "properties": {
