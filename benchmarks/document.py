@@ -127,7 +127,7 @@ def _squares() -> Iterator[Row]:
         ("mean reward of its first and last ten steps", (_ends(run["rewards"]) for run in runs)),
         ("processor time, all processes", (f"{run['processor_seconds']:.0f} s" for run in runs)),
         (
-            "from start to exit, beside other work on the machine",
+            "from start to exit",
             (f"{run['seconds']['total']:.0f} s" for run in runs),
         ),
     ):
