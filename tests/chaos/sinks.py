@@ -6,10 +6,11 @@ import sqlite3
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import psycopg
+from psycopg.errors import DuplicateDatabase, UniqueViolation
 
 from tests.chaos.arena import Arena
 from tests.chaos.checks import Findings
@@ -35,10 +36,11 @@ def postgres_of(arena: Arena, name: str) -> str:
     """A schema of another database on the arena's server."""
     own = arena.secret("buffer-postgres-dsn")
     password = arena.secret(f"postgres-{SUPERUSER}-password")
-    with psycopg.connect(own, user=SUPERUSER, password=password, autocommit=True) as connection:
-        asked = connection.execute("SELECT FROM pg_database WHERE datname = %s", [DATABASE])
-        if not asked.fetchone():
-            connection.execute(f"CREATE DATABASE {DATABASE} OWNER buffer")
+    with (
+        suppress(DuplicateDatabase, UniqueViolation),  # others may make it at this moment
+        psycopg.connect(own, user=SUPERUSER, password=password, autocommit=True) as connection,
+    ):
+        connection.execute(f"CREATE DATABASE {DATABASE} OWNER buffer")
     schema = name.replace("-", "_")
     with psycopg.connect(own, dbname=DATABASE) as connection:
         connection.execute(f"CREATE SCHEMA IF NOT EXISTS {schema}")
