@@ -20,7 +20,7 @@ POINTS = ("rank.delta-written", "explorer.delta-applied")
 
 
 async def digest_of(arena: Arena, name: str, dtype: str, points: Sequence[str] = ()) -> bytes:
-    """What a run ended with in which a process died at each point."""
+    """Runs with a process killed at each point; returns the digest of its weights."""
     num_before = len(list(arena.folder.read(DEATHS)))
     for point in points:
         arena.folder.arm(point)

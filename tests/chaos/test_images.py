@@ -54,7 +54,7 @@ SAMPLES = """
 
 
 async def ended(arena: Arena, name: str, *points: str, of_client: bool = False) -> list[str]:
-    """What is wrong after a run in which the buffer died at each point."""
+    """Runs with the buffer killed at each point; returns the findings."""
     num_before = len(list(arena.folder.read(DEATHS)))
     taskset: dict[str, JsonValue] = {"name": name, "format": {"image_key": "image"}}
     if of_client:

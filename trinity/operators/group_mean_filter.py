@@ -6,7 +6,7 @@ from trinity.algorithm.advantage.needs import Arguments, Needs, needs
 from trinity.operators.rollouts import Changes, Rollouts
 
 _ROUNDING = 1e-6
-"""Of means that are a bound, such as one right answer of five."""
+"""Tolerance for means that equal a bound, such as one right answer of five."""
 
 
 def _needs(arguments: Arguments) -> Needs:

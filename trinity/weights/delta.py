@@ -32,7 +32,7 @@ from trinity.weights.stored import DELTA_NAME, is_delta
 
 SUFFIX = ".xor.zst"
 LARGEST_SHARE = 0.5
-"""Of the whole file; a larger difference is not worth its application."""
+"""Share of the whole file; a larger difference is not worth its application."""
 LEVEL = 1
 BLOCK_BYTES = 4 << 20
 SHARED_MEMORY = Path("/dev/shm")
@@ -51,7 +51,7 @@ class DeltaRecord(BaseModel):
     base_version: int = Field(ge=0)
     base_incarnation: int = Field(ge=1)
     num_bytes: int = Field(ge=0)
-    """Of the files once they are whole."""
+    """Size of the files once they are whole."""
     tensors: tuple[TensorHash, ...]
 
     def base_in(self, folder: Path) -> Path:

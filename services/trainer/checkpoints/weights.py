@@ -54,7 +54,7 @@ TEMPORARY_SUFFIX = ".tmp"
 NAME_PATTERN = re.compile(r"[a-z-]+\d+-(\d+)(?:-\d+)?")
 MIN_KEPT_VERSIONS = 2
 WHOLE_EVERY = 8
-"""Of so many versions one is whole: differences to it grow with each step."""
+"""Number of versions for each whole one: differences to it grow with each step."""
 NO_PARENT = -1
 """The parent of a stage's starting weights."""
 ALONE = Ranks(rank=0, num_ranks=1)

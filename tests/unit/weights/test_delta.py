@@ -24,7 +24,7 @@ DIFFERENCE = FILE + delta.SUFFIX
 
 
 def tensors_of(step: int) -> dict[str, torch.Tensor]:
-    """Of each step a few numbers are others."""
+    """Each step changes a few numbers."""
     draws = torch.Generator().manual_seed(1)
     made = {f"layer.{n}": torch.randn(64, 33, generator=draws).bfloat16() for n in range(3)}
     made["layer.1"][step, :5] += 1.0

@@ -202,14 +202,14 @@ def _put_filter(work: Conversion, advantage: str) -> None:
             work.report_not_needed(name, "without `filter_groups.enable`")
         return
     metric = work.settings.take(f"{section}.metric")
-    if _put_mean_filter(work):
-        pass
-    elif metric is not None and metric.value == "acc":
-        work.put(f"{PIPELINE}.name", "dapo_dynamic_sampling", metric)
-    elif advantage in _WITH_THRESHOLD:
-        work.put("algorithm.advantage_fn_args.std_threshold", 0.0, enable, "groups of one reward")
-    else:
-        work.put(f"{PIPELINE}.name", "reward_std_filter", enable, "groups of one reward")
+    if not _put_mean_filter(work):
+        if metric is not None and metric.value == "acc":
+            work.put(f"{PIPELINE}.name", "dapo_dynamic_sampling", metric)
+        elif advantage in _WITH_THRESHOLD:
+            key = "algorithm.advantage_fn_args.std_threshold"
+            work.put(key, 0.0, enable, "groups of one reward")
+        else:
+            work.put(f"{PIPELINE}.name", "reward_std_filter", enable, "groups of one reward")
     _put_rounds(work, f"{section}.max_num_gen_batches")
     why = "refills are drawn as they are needed (`buffer.max_refill_rounds`)"
     work.report_left_out(f"{section}.max_inflight_gen_batches", why)
