@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import sympy
 
+from tests.unit.subtests import as_subtests
 from trinity.plugins import REWARDS
 from trinity.rewards import math_grader
 from trinity.rewards.math_grading import is_right_answer
@@ -27,8 +28,8 @@ def rows() -> Iterator[tuple[str, str, list[str], list[str]]]:
         if heading := re.match(r"\[(\w+)\]", line):
             place = heading[1]
         elif line and not line.startswith("#"):
-            truth, right, wrong = line.split(" @@ ")
-            yield place, truth, right.split(" @ "), wrong.split(" @ ")
+            truth, right, wrong = (part.strip() for part in f"{line} @@".split("@@")[:3])
+            yield place, truth, *(side.split(" @ ") if side else [] for side in (right, wrong))
 
 
 def is_paid(place: str, answer: str, truth: str) -> bool:
@@ -36,11 +37,11 @@ def is_paid(place: str, answer: str, truth: str) -> bool:
         return is_right_answer(answer, truth)
     name, form = IN[place]
     reward = BoundReward(REWARDS.get(name), {}, name)
-    response = form.format(re.sub(r"\\n(?!eq)", "\n", answer))
+    response = form.format(re.sub(r"\\n(?!e[qg])", "\n", answer))
     return reward(response=response, truth=truth)["accuracy"] == 1.0
 
 
-@pytest.mark.parametrize(("place", "truth", "right", "wrong"), list(rows()))
+@as_subtests(("place", "truth", "right", "wrong"), rows())
 def test_right_answers_are_paid_and_wrong_ones_are_not(
     place: str, truth: str, right: list[str], wrong: list[str]
 ) -> None:
@@ -50,7 +51,7 @@ def test_right_answers_are_paid_and_wrong_ones_are_not(
 
 def test_control_the_table_is_read_whole() -> None:
     counts = [sum(len(row[side]) for row in rows()) for side in (2, 3)]
-    assert len(list(rows())) > 60 and min(counts) > 400
+    assert len(list(rows())) > 400 and min(counts) > 800
 
 
 @pytest.mark.parametrize(

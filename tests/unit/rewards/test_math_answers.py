@@ -2,8 +2,7 @@
 
 import pytest
 
-from tests.unit.rewards import prose_pairs, relation_pairs, sign_pairs
-from tests.unit.rewards.math_pairs import RIGHT, WRONG
+from tests.unit.rewards.test_answer_table import rows
 from tests.unit.subtests import as_subtests
 from trinity.plugins import REWARDS
 from trinity.rewards.math_grading import (
@@ -20,28 +19,39 @@ MARKED = {
     "math_dapo_reward": "I think.\nAnswer: %s",
     "math_reward": "<think>well</think><answer>%s</answer>",
 }
-SOME = slice(None, None, 7)
-"""All pairs are graded once, and some by each reward: what differs is how the answer is marked."""
+BOXED = [
+    (answer, truth, is_right)
+    for place, truth, *sides in rows()
+    for is_right, answers in zip((True, False), sides, strict=True)
+    for answer in answers
+    if place == "boxed"
+]
 
 
-@as_subtests(("answer", "truth"), [*RIGHT, *sign_pairs.RIGHT, *relation_pairs.RIGHT])
-def test_a_right_answer_is_right_however_it_is_written(answer: str, truth: str) -> None:
-    assert is_right_answer(answer, truth)
-
-
-@as_subtests(("answer", "truth"), [*WRONG, *sign_pairs.WRONG, *relation_pairs.WRONG])
-def test_a_wrong_answer_is_wrong_though_it_holds_the_right_number(answer: str, truth: str) -> None:
-    assert not is_right_answer(answer, truth)
+@as_subtests(
+    ("answer", "truth", "is_right"),
+    [
+        (r" \frac{3}{4} ", r"\frac{3}{4}", True),
+        ("5\n6", "5", False),
+        ("", "0", False),
+        ("", "", False),
+    ],
+)
+def test_space_around_an_answer_does_not_count_and_nothing_is_no_answer(
+    answer: str, truth: str, is_right: bool
+) -> None:
+    assert is_right_answer(answer, truth) is is_right
 
 
 @as_subtests("name", MARKED)
-@as_subtests(("answer", "truth"), [*RIGHT[SOME], *WRONG[SOME]])
-def test_every_reward_grades_alike(name: str, answer: str, truth: str) -> None:
+@as_subtests(("answer", "truth", "is_right"), BOXED[::13])
+def test_every_reward_grades_alike(name: str, answer: str, truth: str, is_right: bool) -> None:
+    """How the answer is marked differs; `test_answer_table` has all answers."""
     response = MARKED[name] % answer
     parts = BoundReward(REWARDS.get(name), {}, name)(
         response=response, truth=truth, response_length=1
     )
-    assert (parts["accuracy"] == 1.0) == ((answer, truth) in RIGHT)
+    assert (parts["accuracy"] == 1.0) == is_right
 
 
 @as_subtests(
@@ -61,18 +71,6 @@ def test_an_answer_that_is_not_marked_is_looked_for_in_prose_alone(
     response: str, truth: str, is_right: bool
 ) -> None:
     assert is_equivalent(response, truth) is is_right
-
-
-@as_subtests(("response", "truth"), prose_pairs.RIGHT)
-def test_prose_that_gives_the_answer_is_right(response: str, truth: str) -> None:
-    assert is_equivalent(response, truth)
-
-
-@as_subtests(("response", "truth"), prose_pairs.WRONG)
-def test_prose_that_denies_or_changes_the_number_beside_it_is_wrong(
-    response: str, truth: str
-) -> None:
-    assert not is_equivalent(response, truth)
 
 
 def test_prose_without_an_end_takes_no_time() -> None:
