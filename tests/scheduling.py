@@ -36,7 +36,6 @@ GROUPS = {
         f"*/chaos/test_{name}.py"
         for name in (
             "algorithms",
-            "learning_selector",
             "operators",
             "replay",
             "retraining",

@@ -77,16 +77,6 @@ async def test_batches_are_the_same_whoever_dies(arena: Arena) -> None:
     ]
 
 
-@pytest.mark.thorough
-async def test_with_an_offset_samples_rest_as_long_whoever_dies(arena: Arena) -> None:
-    for point in DIES[:2]:
-        arena.folder.arm(point)
-    record = await record_of(arena, "offset", sync_offset=1)
-    found = findings(record)
-    assert found.keys() <= {"ends_in_the_same_weights"}
-    assert most_uses(record) > 1
-
-
 @pytest.mark.parametrize(
     ("off", "check", "dies"),
     [
