@@ -29,7 +29,11 @@ def rows() -> Iterator[tuple[str, str, list[str], list[str]]]:
             place = heading[1]
         elif line and not line.startswith("#"):
             truth, right, wrong = (part.strip() for part in f"{line} @@".split("@@")[:3])
-            yield place, truth, *(side.split(" @ ") if side else [] for side in (right, wrong))
+            yield place, truth, answers_in(right), answers_in(wrong)
+
+
+def answers_in(side: str) -> list[str]:
+    return side.split(" @ ") if side else []
 
 
 def is_paid(place: str, answer: str, truth: str) -> bool:

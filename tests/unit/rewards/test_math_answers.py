@@ -21,8 +21,8 @@ MARKED = {
 }
 BOXED = [
     (answer, truth, is_right)
-    for place, truth, *sides in rows()
-    for is_right, answers in zip((True, False), sides, strict=True)
+    for place, truth, right, wrong in rows()
+    for is_right, answers in ((True, right), (False, wrong))
     for answer in answers
     if place == "boxed"
 ]
