@@ -165,10 +165,12 @@ class Components:
         self.sink = ExperienceSinkWriter(database=self.database, policy=policy)
         self.functions = FunctionRunner(settings.advantage_seconds, memory_bytes, policy)
         self.priorities = FunctionRunner(settings.priority_seconds, memory_bytes, policy)
+        self.quotas = BufferQuotas.from_settings(settings)
         self.ingest = Ingest(
             database=self.database,
             stream=self.stream,
             result_writer=ResultWriter(settings.segment_max_rows, settings.segment_max_bytes),
+            quotas=self.quotas,
             fetch_messages=settings.fetch_messages,
             bound=asyncio.Event(),
             waits=waits,
@@ -187,7 +189,6 @@ class Components:
             ),
         )
         self.features = FeatureLibrary(database=self.database, jobs=self.jobs)
-        self.quotas = BufferQuotas.from_settings(settings)
         self.images = SubmittedImages()
 
     def loops(self) -> dict[LoopKind, dict[str, Callable[[], Awaitable[None]]]]:

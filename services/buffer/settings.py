@@ -45,7 +45,7 @@ class BufferSettings(ServiceSettings):
     """Sessions of clients that one tenant may have opened within a week."""
     tenant_session_bytes: QuotaText = "256GiB"
     """Turns and samples that the runs with clients of one tenant may have stored, in bytes: with
-    more, no further session is opened."""
+    more, no session is opened and no turn is stored."""
     fetch_messages: int = Field(default=32, gt=0, le=64)
     """Most messages, of at most 1 MiB each, that are taken from the stream at once."""
     advantage_seconds: float = Field(default=10.0, gt=0)

@@ -33,6 +33,8 @@ class ReceivedTurn:
     """Hashes of the images of its messages."""
     call_id: str | None = None
     """The first answer of the client's call."""
+    refusal: str = ""
+    """The reason why its tenant has no room for it; of a client's turn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +72,7 @@ def decide_turns(
             continue
         if turn.assignment_id is None:
             is_held = stage_is_open and clients.get(turn.session_id) == turn.lease_token
-            reason = "" if is_held else FENCED
+            reason = turn.refusal if is_held else FENCED
         else:
             reason = _refusal(turn, views.get(turn.assignment_id), stage_is_open=stage_is_open)
         if not reason and turn.parent_id is not None and turn.parent_id not in hashes:

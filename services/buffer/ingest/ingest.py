@@ -30,6 +30,7 @@ from services.buffer.ingest.wire import (
 )
 from services.buffer.operations.results import NeedsExclusiveStage, ResultWriter
 from services.buffer.store.database import BufferDatabase, columns_of
+from services.buffer.store.quotas import BufferQuotas
 from services.buffer.store.reports import (
     MAX_BODY_BYTES,
     CommitReport,
@@ -151,6 +152,7 @@ class Ingest:
     database: BufferDatabase
     stream: RunStream
     result_writer: ResultWriter
+    quotas: BufferQuotas
     fetch_messages: int
     bound: asyncio.Event
     waits: WaitRegistry
@@ -325,7 +327,7 @@ class Ingest:
                     for refused in content.batch.invalid
                 ]
         written = await self.result_writer.write_results(
-            connection, results, turns, is_alone=is_alone
+            connection, results, await self.quotas.marked(connection, turns), is_alone=is_alone
         )
         reports += [_report_of(decision) for decision in written.turns]
         for decision in written.results:

@@ -40,8 +40,13 @@ class SessionRpcs(BufferServicerBase):
         async with self.database.transaction() as connection:
             await lock_stage(connection, key, is_shared=True)
             stored = await _turns(connection, key, request)
+        # A run needs all of its turns, and a client's session goes on without the removed ones.
+        may_lack = request.lease.assignment_id == request.session_id
         async for parts in read_bodies(self.database, key, stored):
-            turns = [turn_to_proto(own, _kept(own, body)) for own, body in parts]
+            turns = [
+                turn_to_proto(own, (body or b"") if may_lack else _kept(own, body))
+                for own, body in parts
+            ]
             for part in by_size(turns, SessionTurn.ByteSize):
                 yield pb.GetTurnsResponse(turns=part)
 

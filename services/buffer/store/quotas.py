@@ -1,16 +1,20 @@
 """Quotas on the contents of each tenant, checked in the transaction that adds them."""
 
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Self
 
 import sqlalchemy as sa
 
+from services.buffer.domain.turns import ReceivedTurn
 from services.buffer.settings import BufferSettings
 from services.buffer.store.database import count_rows, seconds_from_now
 from services.buffer.store.media_schema import media
 from services.buffer.store.schema import STAGE_KEY, blob, segment, taskset, taskset_upload
 from services.buffer.store.session_schema import session
 from services.buffer.store.turns import UNCOMMITTED_SECONDS
+from trinity.errors import QuotaExceeded
 from trinity.runtime.rpc.quotas import QuotaUse, TenantQuota
 from trinity.runtime.sql import Connection
 
@@ -116,12 +120,34 @@ class BufferQuotas:
         is_young = session.c.opened_at > seconds_from_now(-UNCOMMITTED_SECONDS)
         num_open = await count_rows(connection, session, of_clients, is_young)
         self.sessions.check(tenant, used=num_open - 1, more=1)
+        await self._check_session_bytes(connection, tenant, 1)
+
+    async def marked(
+        self, connection: Connection, turns: Sequence[ReceivedTurn]
+    ) -> list[ReceivedTurn]:
+        """Returns turns; those of clients have a refusal if their tenant has no room for them."""
+        sizes = Counter[str]()
+        for turn in turns:
+            if turn.assignment_id is None:
+                sizes[turn.key.tenant] += len(turn.body)
+        refusals: dict[str, str] = {}
+        for tenant, num_bytes in sizes.items():
+            try:
+                await self._check_session_bytes(connection, tenant, num_bytes)
+            except QuotaExceeded as error:
+                refusals[tenant] = str(error)
+        return [replace(turn, refusal=refusals.get(turn.key.tenant, "")) for turn in turns]
+
+    async def _check_session_bytes(self, connection: Connection, tenant: str, more: int) -> None:
+        if self.session_bytes.limit_of(tenant) is None:
+            return
+        of_clients = sa.and_(session.c.tenant == tenant, session.c.client.is_not(None))
         same_stage = sa.and_(*(session.c[name] == segment.c[name] for name in STAGE_KEY))
         query = _total(segment.c.num_bytes).where(
             segment.c.removed_at.is_(None), sa.exists().where(of_clients, same_stage)
         )
         held = int(await connection.fetch_value(query) or 0)
-        self.session_bytes.check(tenant, used=held, more=1)
+        self.session_bytes.check(tenant, used=held, more=more)
 
     async def check_tasks(self, connection: Connection, tenant: str, num_bytes: int) -> None:
         """Checks that the tenant has room for more tasks."""

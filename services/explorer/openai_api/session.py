@@ -11,6 +11,7 @@ from services.explorer.openai_api.errors import InvalidApiRequest
 from services.explorer.types import CommitOutcome, ResultReport
 from trinity.api.v1.experience_pb2 import SessionTurn
 from trinity.errors import RpcError
+from trinity.runtime.rpc.quotas import REFUSED
 from trinity.runtime.session_ids import turn_id
 from trinity.workflows.answers import TurnNode, TurnTree, place_in
 from trinity.workflows.turn_codec import decode_turn
@@ -106,10 +107,9 @@ class Session:
                 return
             try:
                 for message in await self._store.load():
-                    parent = self.tree.turns[message.parent_id] if message.parent_id else None
-                    # A rewarded one was received.
-                    is_given = message.is_rewarded or message.id in self._given
-                    self._take_over(decode_turn(message, parent), is_given=is_given)
+                    parent = self.tree.turns.get(message.parent_id)
+                    if parent is not None or not message.parent_id:  # else before it is no content
+                        self._take_over(message, parent)
             except RpcError as error:
                 raise unavailable(f"the turns of this run cannot be read: {error}") from error
             self._is_loaded = True
@@ -123,19 +123,23 @@ class Session:
                 turn.answer.origin = None  # refers back, so would be freed much later
             self._slots, self.tree, self._is_loaded = {}, TurnTree(), False
 
-    def _take_over(self, turn: TurnNode, *, is_given: bool) -> None:
+    def _take_over(self, message: SessionTurn, parent: TurnNode | None) -> None:
+        """Adds a stored turn; one whose content was removed only keeps its place from others."""
+        turn = decode_turn(message, parent) if message.payload else None
         slot = Slot(
-            parent=turn.parent,
-            prompt_sha256=turn.prompt_sha256,
-            ordinal=turn.ordinal,
-            id=turn.id,
+            parent=parent,
+            prompt_sha256=message.prompt_sha256,
+            ordinal=message.ordinal,
+            id=message.id,
             is_begun=True,
-            is_given=is_given,
+            # A rewarded one was received.
+            is_given=turn is None or message.is_rewarded or message.id in self._given,
             turn=turn,
         )
         slot.ended.set()
         self._slots.setdefault(slot.key, []).append(slot)
-        self.tree.add(turn)
+        if turn is not None:
+            self.tree.add(turn)
 
     def claim(self, parent: TurnNode | None, prompt_sha256: bytes, count: int) -> list[Slot]:
         """Returns the slots that answer a request, in order; those not begun are to be filled."""
@@ -202,6 +206,9 @@ async def turn_in(slot: Slot) -> TurnNode:
 
 def unavailable(text: str) -> InvalidApiRequest:
     """Returns the refusal of a request that may be sent again."""
+    if text.startswith(REFUSED):
+        kind, code = "rate_limit_error", "rate_limit_exceeded"
+        return InvalidApiRequest(text, status=429, kind=kind, code=code)
     return InvalidApiRequest(text, status=503, kind="server_error", code="not_stored")
 
 

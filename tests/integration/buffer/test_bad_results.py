@@ -8,13 +8,16 @@ from pathlib import Path
 import psycopg
 import pytest
 from nats.aio.msg import Msg
+from pydantic import SecretStr
 
 from services.buffer.domain.results import Result
 from services.buffer.domain.turns import ReceivedTurn
 from services.buffer.ingest.ingest import Ingest, PlanVersionWaits
 from services.buffer.ingest.stream import RunStream
 from services.buffer.operations.results import ResultWriter, WrittenResults
+from services.buffer.settings import BufferSettings
 from services.buffer.store.database import BufferDatabase
+from services.buffer.store.quotas import BufferQuotas
 from services.buffer.store.reports import MAX_BODY_BYTES
 from tests.integration.buffer.harness import Buffer
 from tests.integration.buffer.made import Made
@@ -136,6 +139,9 @@ async def _bodies_of_letters(
         database=database,
         stream=RunStream(buffer.broker, 1),
         result_writer=settler,
+        quotas=BufferQuotas.from_settings(
+            BufferSettings(postgres_dsn=SecretStr(""), nats_url=SecretStr(""))
+        ),
         fetch_messages=1,
         bound=asyncio.Event(),
         waits=waits,

@@ -110,7 +110,7 @@ async def turns(
     return [turn async for response in stream for turn in response.turns]
 
 
-async def test_whoever_opened_a_session_last_adds_to_it(buffer: Buffer) -> None:
+async def test_whoever_opened_a_session_last_adds_to_it(buffer: Buffer, shared_dsn: str) -> None:
     await begin(buffer)
     first, second = str(uuid.uuid4()), str(uuid.uuid4())
     made = await opened(buffer, first, name="agent")
@@ -125,6 +125,11 @@ async def test_whoever_opened_a_session_last_adds_to_it(buffer: Buffer) -> None:
     assert [report.state for report in told] == [REJECTED, REJECTED, COMMITTED]
     lease = pb.Lease(assignment_id=made.session_id, lease_token=second)
     assert [turn.id for turn in await turns(buffer, lease, made.session_id)] == [own.id]
+    with psycopg.connect(shared_dsn) as connection:
+        connection.execute("DELETE FROM payload WHERE payload_id = %s", [own.id])
+    assert [(turn.id, turn.payload) for turn in await turns(buffer, lease, made.session_id)] == [
+        (own.id, b"")
+    ]
     lost = pb.Lease(assignment_id=made.session_id, lease_token=first)
     with pytest.raises(grpc.aio.AioRpcError, match="not leased under this token"):
         await turns(buffer, lost, made.session_id)

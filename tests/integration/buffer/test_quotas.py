@@ -12,7 +12,7 @@ from services.buffer.domain.tasks import CHUNK_ROWS
 from tests.integration.buffer.harness import talk_to
 from tests.integration.buffer.process import BufferProcess
 from tests.integration.buffer.test_client_sessions import begin, opened, turn_of
-from tests.integration.buffer.test_sessions import COMMITTED, settle
+from tests.integration.buffer.test_sessions import COMMITTED, REJECTED, settle
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.api.v1.buffer_pb2_grpc import BufferServiceStub
 from trinity.errors import QuotaExceeded, TooLarge
@@ -31,7 +31,7 @@ def own_settings() -> dict[str, str]:
         "TRINITY_BUFFER_TENANT_TASKSETS": "2",
         "TRINITY_BUFFER_TENANT_UPLOADS": "2",
         "TRINITY_BUFFER_TENANT_SESSIONS": "2",
-        "TRINITY_BUFFER_TENANT_SESSION_BYTES": "100",
+        "TRINITY_BUFFER_TENANT_SESSION_BYTES": "200",
     }
 
 
@@ -161,3 +161,7 @@ async def test_clients_have_so_many_sessions_and_bytes(
         with pytest.raises(grpc.aio.AioRpcError) as stored:
             await opened(buffer, token, name="e")
         assert "200 bytes in runs with clients" in told(stored.value)
+        further = turn_of(buffer, first.session_id, token, 1)
+        [report] = await settle(buffer, further)
+        assert report.state == REJECTED and report.reason.startswith("quota: tenant")
+        assert [report.state for report in await settle(buffer, turn)] == [COMMITTED], "sent again"

@@ -4,6 +4,7 @@ import asyncio
 import socket
 from pathlib import Path
 
+import httpx
 import openai
 import pytest
 from openai.types.chat import ChatCompletionMessageParam
@@ -376,6 +377,13 @@ async def test_a_port_that_is_taken_is_passed_over() -> None:
         await api.start_api()
         assert api.port not in (0, port)
         await api.stop_api()
+    for _ in range(2):  # the next process has the same address
+        api = AttemptApiServer(model_path="m", rollout=rollout, tokenizer=CharacterTokenizer())
+        await api.start_api()
+        assert api.port == port
+        async with httpx.AsyncClient() as client:
+            assert (await client.get(f"http://127.0.0.1:{port}/health")).is_success
+            await api.stop_api()
 
 
 def attempt() -> Attempt:

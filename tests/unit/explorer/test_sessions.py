@@ -312,6 +312,30 @@ async def test_an_unloaded_session_goes_on_as_if_it_had_been_held(run: Run) -> N
     assert len(run.engine.seeds) == 4
 
 
+async def test_a_session_goes_on_without_turns_whose_content_was_removed(run: Run) -> None:
+    async with run.begin() as client:
+        await talk(client, "a", "b")
+    run.shelf.turns[0].payload = b""
+    async with run.begin() as client:
+        await talk(client, "a", "b")
+    assert [turn.ordinal for turn in run.shelf.turns] == [0, 0, 1, 0]
+    assert run.shelf.turns[3].parent_id == run.shelf.turns[2].id
+
+
+async def test_what_a_tenant_has_no_room_for_is_429(run: Run) -> None:
+    run.shelf.refusal = "quota: tenant a has 9 bytes in runs with clients"
+    async with run.begin() as client, httpx.AsyncClient() as other:
+        for asking in (ask(client, "a"), client.responses.create(model="m", input="a")):
+            with pytest.raises(openai.RateLimitError, match="9 bytes in runs with clients"):
+                await asking
+        answer = await other.post(
+            f"{client.base_url}messages",
+            json={"model": "m", "max_tokens": 4, "messages": [{"role": "user", "content": "a"}]},
+            headers={"x-api-key": client.api_key},
+        )
+    assert (answer.status_code, answer.json()["error"]["type"]) == (429, "rate_limit_error")
+
+
 async def test_turns_that_cannot_be_read_are_503_until_they_can(run: Run) -> None:
     async with run.begin() as client:
         await ask(client, "a")

@@ -205,7 +205,8 @@ class BufferServiceServicer:
 
     def GetTurns(self, request, context):
         """GetTurns streams the stored turns of a run whose assignment is leased, parents first. May be retried;
-        it changes nothing. FAILED_PRECONDITION: the lease is lost, or contents were deleted.
+        it changes nothing. FAILED_PRECONDITION: the lease is lost, or contents of a run
+        were deleted; those of a client's session are then empty.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -23,7 +23,11 @@ TLS_CLOSE_SECONDS = 2.0
 def open_port(host: str, port: int) -> socket.socket:
     """Returns a bound socket that listens; raises OSError if the address is taken or not ours."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    return socket.create_server((host, port), family=family, backlog=BACKLOG)
+    listening = socket.create_server((host, port), family=family, backlog=BACKLOG)
+    # Accepted sockets have it too: with Nagle's algorithm an answer's body waits 40 ms for the ACK
+    # of its head. asyncio sets it for its own servers alone.
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listening
 
 
 class BoundedListener:

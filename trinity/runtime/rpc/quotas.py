@@ -15,6 +15,8 @@ from trinity.runtime.security.authorization import EVERY_TENANT
 UNITS = {"": 1, "KiB": 1024, "MiB": 1024**2, "GiB": 1024**3, "TiB": 1024**4}
 MOST = 2**62
 """Larger than any quota in use, and small enough for the database."""
+REFUSED = "quota: "
+"""The beginning of every refusal, also where it is told as the reason of something else."""
 _ENTRY = re.compile(r"(?:([^=,\s]+)=)?([0-9]{1,19})(|[KMGT]iB)", re.ASCII)
 
 
@@ -84,7 +86,7 @@ class TenantQuota:
         if limit is None or used + more <= limit:
             return
         raise QuotaExceeded(
-            f"quota: tenant {tenant or EVERY_TENANT} has {used:,} {self.what}, and {more:,} more "
+            f"{REFUSED}tenant {tenant or EVERY_TENANT} has {used:,} {self.what}, and {more:,} more "
             f"would exceed its limit of {limit:,}: {self.remedy}, or have the operator raise "
             f"{self.variable}"
         )

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import socket
 import ssl
 from datetime import timedelta
 from pathlib import Path
@@ -16,6 +17,7 @@ from starlette.websockets import WebSocket
 from tests.unit.runtime.http.serving import HEAD, SECONDS, Echo, is_closed, until
 from trinity.runtime.http import server
 from trinity.runtime.http.connections import HttpLimits
+from trinity.runtime.http.listener import open_port
 from trinity.runtime.http.tls import renewing_context
 from trinity.runtime.logs import RateLimitedLog
 from trinity.runtime.security.certificates import CredentialIssuer, parts_of
@@ -189,3 +191,13 @@ async def test_handshakes_of_tls_give_way_and_have_an_end(tmp_path: Path) -> Non
         ):
             assert await got.json() == "a"
         await until(lambda: echo.table.num_open <= 1)  # the one that has asked
+
+
+def test_the_parts_of_an_answer_do_not_wait_for_acknowledgements() -> None:
+    """Without it each answer takes 40 ms more: its body waits until the head is acknowledged."""
+    with (
+        open_port("127.0.0.1", 0) as listening,
+        socket.create_connection(listening.getsockname()),
+        listening.accept()[0] as accepted,
+    ):
+        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
