@@ -19,6 +19,7 @@ from tests.chaos.folder import VARIABLE, FaultsFolder
 from tests.chaos.measured import EXPLORER, held_out
 from tests.chaos.records import read_snapshot
 from tests.chaos.snapshot import Snapshot
+from tests.chaos.strains import CLOCK, CLOCKED, clock_variables, possible
 from tests.chaos.visitor import Visitor
 from tests.support.model_free.engine import RUN_SECONDS_VARIABLE
 from tests.support.model_free.experiment import (
@@ -232,29 +233,42 @@ class Arena:
 
 @asynccontextmanager
 async def arena_in(
-    root: Path, *, explorer: Mapping[str, str] | None = None
+    root: Path, *, explorer: Mapping[str, str] | None = None, notes: Path | None = None
 ) -> AsyncIterator[Arena]:
     """A running stack whose processes may die any number of times.
 
-    `explorer` holds further variables of its process.
+    `explorer` holds further variables of its process. With `notes`, a folder on another disk for
+    the nemesis and the journals, the clocks of services may be set.
     """
-    folder = FaultsFolder(root / "faults")
+    folder = FaultsFolder(notes or root / "faults")
     folder.make()
+    clocks = {
+        name: clock_variables(folder.path, name)
+        if notes and f"{name} {CLOCK}" in possible()
+        else {}
+        for name in CLOCKED
+    }
     common = {VARIABLE: str(folder.path), "TRINITY_BUFFER_FUNCTION_VARIABLES": VARIABLE}
     make_stack = partial(
         model_free_stack,
         root / "stack",
         modules={name: f"tests.chaos.processes.{name}" for name in SERVICES},
         environment={
-            "synchronizer": common,
-            "buffer": {**common, "TRINITY_BUFFER_SEGMENT_MAX_ROWS": SEGMENT_MAX_ROWS},
+            "synchronizer": {**common, **clocks["synchronizer"]},
+            "buffer": {
+                **common,
+                **clocks["buffer"],
+                "TRINITY_BUFFER_SEGMENT_MAX_ROWS": SEGMENT_MAX_ROWS,
+            },
             "trainer": {
                 **common,
+                **clocks["trainer"],
                 STEP_SECONDS_VARIABLE: "0.02",
                 "TRINITY_TRAINER_MAX_RESTARTS": str(MANY),
             },
             "explorer": {
                 **common,
+                **clocks["explorer"],
                 RUN_SECONDS_VARIABLE: "0.02",
                 **(explorer or {}),
             },

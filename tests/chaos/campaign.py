@@ -19,7 +19,9 @@ from pathlib import Path
 from tests.chaos import ledger
 from tests.chaos.fire import Outcome, open_fire
 from tests.chaos.nemesis import Death, targets
+from tests.chaos.recovery import STRAINS
 from tests.chaos.sources import REPOSITORY, digest_of
+from tests.chaos.strains import possible
 from tests.chaos.table import table_of, write_between
 from tests.chaos.varieties import UNORDERED, VARIETIES, Played
 
@@ -33,6 +35,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="decides the order; else one that is new")
     parser.add_argument("--table", type=Path, help="a document whose table is written")
     parser.add_argument("--check", action="store_true", help="compare the table, write nothing")
+    parser.add_argument("--targets", nargs="+", help="strike these, in place of what is missing")
     parser.add_argument("--again", type=int, help="a line of the ledger whose kill is repeated")
     parser.add_argument("--folder", type=Path, help="where the stack lives; else a temporary one")
     parser.add_argument("--varieties", nargs="+", choices=tuple(VARIETIES), default=())
@@ -48,6 +51,12 @@ def _campaign(arguments: argparse.Namespace) -> int:
     rows = ledger.read()
     seed = arguments.seed or max((row.seed for row in rows), default=0) + 1
     wanted = _wanted(rows, arguments.kills, random.Random(seed))
+    if arguments.targets:
+        wanted = [
+            one
+            for one in arguments.targets
+            for _ in range(-(-arguments.kills // len(arguments.targets)))
+        ]
     varieties = arguments.varieties or _fewest_first(rows)
     if arguments.again:
         row = rows[arguments.again - 1]
@@ -86,13 +95,19 @@ def _trial(death: Death, variety: str, played: Played, *, seed: int, commit: str
 
 
 def _wanted(rows: Sequence[ledger.Trial], kills: int, chance: random.Random) -> list[str]:
-    """Returns targets: first those that the ledger lacks, in random order, then any."""
+    """Returns targets: first those that the ledger lacks, in random order, then any.
+
+    Strains are left out where the machine cannot have them.
+    """
     lacks = ledger.missing(ledger.counted(rows), ())
     deck = [name for name, number in lacks.items() for _ in range(number) if name != "any"]
     chance.shuffle(deck)
     while len(deck) < kills:
         deck += targets(chance, kills - len(deck), varieties=tuple(VARIETIES))
-    return deck[:kills]
+    impossible = {*STRAINS}.difference(possible())
+    if impossible:
+        _say(f"root and `pip install libfaketime` are needed for {', '.join(sorted(impossible))}")
+    return [target for target in deck if target not in impossible][:kills]
 
 
 def _fewest_first(rows: Sequence[ledger.Trial]) -> list[str]:

@@ -4,18 +4,22 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
+from errno import ENOSPC
 from itertools import count, cycle
 from pathlib import Path
 
 from tests.chaos.arena import Arena, arena_in
 from tests.chaos.checks import Findings
 from tests.chaos.nemesis import Death, Nemesis
+from tests.chaos.recovery import STRAINS
 from tests.chaos.varieties import SHORT, VARIETIES, Play, Played
+from tests.support.small_disk import small_disk
 
 logger = logging.getLogger(__name__)
 
+RETRY_SECONDS = 0.1
 UNDER_FIRE_SECONDS = 600.0
 """An experiment may be struck again and again; one that hangs is a stall long before."""
 
@@ -59,7 +63,12 @@ async def open_fire(
     settled: Settled = lambda _death, _variety, _played: None,
 ) -> Outcome:
     """A campaign: these targets are struck one after the other, while experiments take turns."""
-    async with arena_in(root) as arena:
+    async with AsyncExitStack() as held:
+        notes = None
+        if not set(STRAINS).isdisjoint(wanted):
+            notes = root / "faults"
+            held.enter_context(small_disk(root := root / "disk"))
+        arena = await held.enter_async_context(arena_in(root, notes=notes))
         expected = {variety: await _undisturbed(arena, variety) for variety in varieties}
         nemesis = Nemesis(arena, random.Random(seed))
         campaign = _Campaign(arena, nemesis, expected, settled)
@@ -86,6 +95,17 @@ async def _undisturbed(arena: Arena, variety: str) -> str:
     played = await VARIETIES[variety](play)
     assert played.found == {}, f"{variety}: {played.found}"
     return played.weights
+
+
+async def _played(variety: str, play: Play) -> Played:
+    """Begins again where the disk was too full for the campaign's own files."""
+    while True:
+        try:
+            return await VARIETIES[variety](play)
+        except OSError as error:
+            if error.errno != ENOSPC:
+                raise
+            await asyncio.sleep(RETRY_SECONDS)
 
 
 class _Campaign:
@@ -115,7 +135,7 @@ class _Campaign:
             play = Play(
                 arena=self._arena, name=name, expected=expected, end_seconds=UNDER_FIRE_SECONDS
             )
-            played = await VARIETIES[variety](play)
+            played = await _played(variety, play)
             self._played[name] = (variety, played)
             self.found[name] = played.found
             if played.found:

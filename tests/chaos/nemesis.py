@@ -14,8 +14,10 @@ import psutil
 from tests.chaos.arena import Arena
 from tests.chaos.crash import DEATHS
 from tests.chaos.points import CAMPAIGN, POINTS
-from tests.chaos.recovery import KINDS, RANDOM, SIGNALS, Kind, Recovery
+from tests.chaos.recovery import KILLED, KINDS, PASSING, RANDOM, SIGNALS, Kind, Recovery
+from tests.chaos.strains import CLOCK, FULL, LONGEST_JUMP_SECONDS, set_clock
 from tests.support.ranks import ranks_of
+from tests.support.small_disk import fill
 from trinity.run.local.run_file import read_running
 
 LONGEST_PAUSE_SECONDS = 1.5
@@ -58,7 +60,7 @@ def targets(
     These `points` are among them; of those that one variety alone comes to, those of `varieties`.
     """
     reached = [one for one in CAMPAIGN if POINTS[one].variety in ("", *varieties)]
-    deck = [*points, *(f"{kind} SIGKILL" for kind in KINDS)]
+    deck = [*points, *(f"{kind} SIGKILL" for kind in KILLED)]
     while len(deck) < kills:
         whole = [*reached, *RANDOM]
         random_.shuffle(whole)
@@ -99,11 +101,13 @@ class Nemesis:
         kind: Kind = next(one for one in KINDS if one == name)
         if kind == "launcher" and sent != "SIGSTOP":
             return await self._relaunch(target, SIGNALS[sent])
+        if sent in (CLOCK, FULL):
+            return await self._strain(target, kind, sent)
         pid = await self._pid(kind)
         death = self._death(target, kind, time.time())
         with suppress(ProcessLookupError):  # it may have gone with what died just before
             os.kill(pid, SIGNALS[sent])
-        return await self._let_go_on(death, pid) if _is_stop(death) else death
+        return await self._let_go_on(death, pid) if _passes(death) else death
 
     async def _relaunch(self, target: str, sent: signal.Signals) -> Death:
         """Not during a visit: the visitor knows one address."""
@@ -114,6 +118,22 @@ class Nemesis:
         await self._arena.relaunch(sent)
         self.wanted_variety = ""
         return death
+
+    async def _strain(self, target: str, kind: Kind, sent: str) -> Death:
+        """For a while; its time counts from then on."""
+        death, clocks = self._death(target, kind, time.time()), self._arena.folder.path
+        ballast = None
+        if sent == CLOCK:
+            jump = self._random.uniform(-LONGEST_JUMP_SECONDS, LONGEST_JUMP_SECONDS)
+            set_clock(clocks, kind, jump)
+        else:
+            ballast = await asyncio.to_thread(fill, self._arena.root)
+        await asyncio.sleep(self._random.uniform(0.2, LONGEST_STOP_SECONDS))
+        if ballast is None:
+            set_clock(clocks, kind, 0.0)
+        else:
+            ballast.unlink()
+        return replace(death, at=time.time())
 
     async def _let_go_on(self, death: Death, pid: int) -> Death:
         """After a while; its time counts from then on."""
@@ -165,7 +185,7 @@ class Nemesis:
         """Of deaths that overlap, the time of each counts from the last one."""
         last = max((one.at for one in struck), default=0.0)
         for one in struck:
-            recovery = Recovery(self._arena, one.kind, one.at, last, is_same_process=_is_stop(one))
+            recovery = Recovery(self._arena, one.kind, one.at, last, is_same_process=_passes(one))
             back = await self._back(recovery)
             load = os.getloadavg()[0]
             self.deaths.append(replace(one, back_seconds=back, load_after=load))
@@ -184,5 +204,5 @@ def _next(left: Iterator[str]) -> list[str]:
     return [] if following is None else [following]
 
 
-def _is_stop(death: Death) -> bool:
-    return death.target.endswith(" SIGSTOP")
+def _passes(death: Death) -> bool:
+    return death.target.endswith(PASSING)

@@ -7,7 +7,8 @@
 | broker | the first result stored after its process was started again |
 | buffer, database, launcher | the first result stored or step reported after that |
 | synchronizer | the first version announced after its process was started again |
-| stopped for a while | the first of its kind that is done after it went on |
+| stopped for a while, or with another time of day | the first of its kind that is done after it |
+| disk that was full | the first result stored or step reported once it has room |
 """
 
 import signal
@@ -18,14 +19,19 @@ from typing import Literal, get_args
 import psycopg
 
 from tests.chaos.arena import Arena
+from tests.chaos.strains import CLOCK, CLOCKED, DISK_FULL, FULL
 
 Kind = Literal[
-    "explorer", "buffer", "trainer", "rank", "synchronizer", "nats", "postgres", "launcher"
+    "explorer", "buffer", "trainer", "rank", "synchronizer", "nats", "postgres", "launcher", "disk"
 ]
 KINDS: tuple[Kind, ...] = get_args(Kind)
+KILLED = KINDS[:-1]
 SIGNALS = {"SIGKILL": signal.SIGKILL, "SIGTERM": signal.SIGTERM, "SIGSTOP": signal.SIGSTOP}
-RANDOM = tuple(f"{kind} {name}" for kind in KINDS for name in SIGNALS)
-"""What is struck at random: a process with a signal. One that is stopped goes on after a while."""
+STRAINS = (*(f"{kind} {CLOCK}" for kind in CLOCKED), DISK_FULL)
+RANDOM = (*(f"{kind} {name}" for kind in KILLED for name in SIGNALS), *STRAINS)
+"""What is struck at random: a process with a signal, or without one. What does not die goes on as
+before after a while."""
+PASSING = ("SIGSTOP", CLOCK, FULL)
 
 NEW_EXPLORER = """
     SELECT min(one.received_at) FROM run_attempt one
@@ -60,6 +66,7 @@ QUERIES: dict[Kind, tuple[str, str]] = {
     "nats": ("buffer-postgres-dsn", RESULT_STORED),
     "postgres": ("buffer-postgres-dsn", ANYTHING_STORED),
     "launcher": ("buffer-postgres-dsn", ANYTHING_STORED),
+    "disk": ("buffer-postgres-dsn", ANYTHING_STORED),
     "synchronizer": ("synchronizer-postgres-dsn", VERSION_ANNOUNCED),
 }
 GOING_ON = {"explorer": RESULT_STORED, "trainer": STEP_REPORTED, "rank": STEP_REPORTED}
@@ -78,7 +85,7 @@ class Recovery:
     last_death: float
     """Of those that overlap with it: from then on counts what is done."""
     is_same_process: bool = False
-    """It was stopped, and went on at `died_at`."""
+    """It did not die, and went on at `died_at`."""
 
     def back_at(self) -> float | None:
         """When it was, if it is."""

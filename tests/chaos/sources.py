@@ -21,6 +21,7 @@ FOLDERS = {
     "nats": ("trinity/run/local", "services/buffer/ingest", "services/explorer/delivery"),
     "postgres": ("trinity/run/local", "services/buffer/store", "services/synchronizer/store"),
     "launcher": ("trinity/run/local",),
+    "disk": ("services", "trinity/run/local"),
 }
 """By the process that a random kill strikes."""
 

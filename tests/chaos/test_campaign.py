@@ -7,7 +7,7 @@ import pytest
 
 from tests.chaos.fire import open_fire
 from tests.chaos.nemesis import Death, targets
-from tests.chaos.recovery import KINDS
+from tests.chaos.recovery import KILLED
 from tests.chaos.varieties import SHORT, Played
 
 KILLS = 13
@@ -30,7 +30,7 @@ async def test_whatever_dies_nothing_is_lost_and_the_weights_are_the_same(tmp_pa
     )
     assert outcome.violations == []
     assert outcome.stalls == []
-    assert {f"{kind} SIGKILL" for kind in KINDS} <= {death.target for death in outcome.deaths}
+    assert {f"{kind} SIGKILL" for kind in KILLED} <= {death.target for death in outcome.deaths}
     assert len(outcome.deaths) + len(outcome.not_reached) == KILLS
     assert len(outcome.not_reached) <= 1
     assert [death for death, *_ in settled] == outcome.deaths

@@ -21,6 +21,7 @@ from tests.integration.local.stacks import (
     running_stack,
     serving,
 )
+from tests.support.small_disk import fill, small_disk
 from trinity.errors import RunFailed, UserError
 from trinity.run.local.addresses import SERVICES
 from trinity.run.local.infrastructure import ExternalServers, ProcessWithProbe
@@ -43,6 +44,27 @@ async def test_secrets_are_readable_by_their_owner_only(tmp_path: Path) -> None:
         modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in secrets}
     assert len(modes) > 6
     assert set(modes.values()) == {0o600}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts a small disk")
+async def test_a_broker_whose_disk_was_full_stores_again_once_there_is_room(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk"):
+        job = tmp_path / "disk" / "job"
+        async with LocalStack(job_dir=job, externals=ExternalServers(), services=no_services) as it:
+            client = await nats.connect(_secret(job, "admin-nats-url"), allow_reconnect=False)
+            await client.jetstream().add_stream(name="results", subjects=["trinity.>"])
+            ballast = fill(tmp_path / "disk")
+            with pytest.raises(nats.errors.TimeoutError):
+                while True:
+                    await client.jetstream().publish("trinity.results.1", bytes(4096), timeout=2)
+            ballast.unlink()
+            with pytest.raises(nats.errors.TimeoutError):  # the control: room alone does not help
+                await client.jetstream().publish("trinity.results.1", b"x", timeout=1)
+            await next_event(it, EventKind.RESTARTED, "nats")
+            await next_event(it, EventKind.READY, "nats")
+            client = await nats.connect(_secret(job, "admin-nats-url"))
+            await client.jetstream().publish("trinity.results.1", b"x")
+            await client.close()
 
 
 async def test_a_second_start_finds_the_data_of_the_first(tmp_path: Path) -> None:

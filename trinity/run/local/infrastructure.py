@@ -112,7 +112,8 @@ class ProcessWithProbe:
     spec: ProcessSpec
     wait_ready: ReadinessProbe
     is_refusing: Callable[[], bool] = lambda: False
-    """True while it waits for its clients to leave before it ends, and lets in no others."""
+    """True while it serves nobody until it is started again: it waits for its clients to leave
+    before it ends, or an error of its disk that is over stays."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -206,4 +207,4 @@ class Infrastructure:
         self, server: NatsServer, start: Callable[[ProcessWithProbe], Awaitable[None]]
     ) -> None:
         spec = await asyncio.to_thread(server.prepare_process, self.job_dir / "log" / "nats.log")
-        await start(ProcessWithProbe(spec, server.wait_ready))
+        await start(ProcessWithProbe(spec, server.wait_ready, server.is_refusing))

@@ -5,6 +5,7 @@ import http.client
 import json
 import shutil
 import signal
+import urllib.error
 import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,7 @@ _SYNC_INTERVAL_NANOSECONDS = 100_000_000
 _MAX_PAYLOAD = "8MB"
 _STORE_BYTES_LIMIT = 20 * 2**30
 _STORE_BYTES_NEEDED = 256 * 2**20
+_ROOM_AGAIN_BYTES = 64 * 2**20
 
 # Durations are quoted: the server reads a bare 2m as two million seconds.
 _CONFIG = """\
@@ -85,6 +87,20 @@ class NatsServer:
                 raise RunFailed(f"The broker did not answer within {timeout_seconds:.0f} s")
             await asyncio.sleep(0.01)
         await asyncio.to_thread(self._check_sync_interval)
+
+    def is_refusing(self) -> bool:
+        """Returns true if it goes on failing to store although the disk has room again.
+
+        A write that failed once fails all later ones, and their senders get no answer.
+        """
+        try:
+            self._monitor("healthz")
+        except urllib.error.HTTPError as error:
+            has_room = shutil.disk_usage(self.folder).free > _ROOM_AGAIN_BYTES
+            return has_room and b"write error" in error.read()
+        except (OSError, http.client.HTTPException):
+            return False
+        return False
 
     def _config(self) -> str:
         settings = _CONFIG.format(

@@ -319,11 +319,11 @@ class LocalStack:
             )
 
     async def _end_refusing_processes(self) -> None:
-        """Ends processes at once that would wait for their clients; they are then restarted."""
+        """Ends processes that serve nobody until then; they are restarted."""
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
-            for name, launchable in self._launched.items():
-                if launchable.is_refusing():
+            for name, launchable in [*self._launched.items()]:
+                if await asyncio.to_thread(launchable.is_refusing):
                     with suppress(OSError):  # it has just ended
                         os.kill(self._pids[name], launchable.spec.stop_signal)
 
