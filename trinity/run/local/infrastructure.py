@@ -112,7 +112,7 @@ class ProcessWithProbe:
     spec: ProcessSpec
     wait_ready: ReadinessProbe
     is_refusing: Callable[[], bool] = lambda: False
-    """True while it serves nobody until it is started again: it waits for its clients to leave
+    """True while it serves no client before a restart: it waits for its clients to leave
     before it ends, or an error of its disk that is over stays."""
 
 

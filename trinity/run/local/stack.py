@@ -319,7 +319,7 @@ class LocalStack:
             )
 
     async def _end_refusing_processes(self) -> None:
-        """Ends processes that serve nobody until then; they are restarted."""
+        """Ends processes that serve no client before a restart."""
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
             for name, launchable in [*self._launched.items()]:
