@@ -20,7 +20,7 @@ from tests.integration.hostile.http_attack import HttpAttack
 from tests.integration.hostile.http_requests import HttpFuzzer
 
 NUM_FILES = 256
-NUM_SEEDED = 5_000
+NUM_SEEDED = 2_000
 OWN_FILES = 30
 
 
