@@ -3,9 +3,10 @@
 import uuid
 from dataclasses import replace
 
-from services.buffer.domain.results import AssignmentView, RunProgress
-from services.buffer.domain.stage import AssignmentKind, AssignmentState, RunState
+from services.buffer.domain.results import AssignmentView
+from services.buffer.domain.stage import AssignmentState
 from services.buffer.domain.turns import FENCED, ReceivedTurn, decide_turns
+from tests.unit.buffer import builders
 from tests.unit.buffer.builders import ASSIGNMENT, KEY, PRODUCER
 
 TOKEN = str(uuid.UUID(int=9))
@@ -28,18 +29,7 @@ CHILD = replace(TURN, turn_id="second", parent_id="first", content_hash=b"2")
 
 
 def view(state: AssignmentState = AssignmentState.LEASED) -> AssignmentView:
-    return AssignmentView(
-        assignment_id=ASSIGNMENT,
-        kind=AssignmentKind.TRAIN,
-        state=state,
-        taskset="train",
-        task_index=0,
-        explore_step=1,
-        position=0,
-        required_version=0,
-        runs={0: RunProgress(state=RunState.OPEN, num_failed=0)},
-        lease_token=TOKEN,
-    )
+    return replace(builders.view(1, state), lease_token=TOKEN)
 
 
 def reasons(

@@ -79,3 +79,13 @@ def _add_variables(patch: Object, objects: list[Object]) -> None:
     own = {container["name"]: container for container in containers_of(changed)}
     for container in patch["spec"]["template"]["spec"]["containers"]:
         own[container["name"]].setdefault("env", []).extend(container.get("env", ()))
+
+
+def with_component(component: Path, overlay: Path, folder: Path) -> list[Object]:
+    """An overlay with the component, as a user names both in a kustomization."""
+    folder = folder.resolve()
+    back = "/".join([".."] * (len(folder.parts) - 1))
+    (folder / "kustomization.yaml").write_text(
+        f"resources: [{back}{overlay.resolve()}]\ncomponents: [{back}{component.resolve()}]\n"
+    )
+    return built(folder)

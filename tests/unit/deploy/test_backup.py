@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.unit.deploy.kustomized import Object, built, named
+from tests.unit.deploy.kustomized import Object, named, with_component
 from tests.unit.deploy.manifests import SHIPPED
 from trinity.run.deploy.accounts import AccountSettings
 from trinity.run.deploy.backup import BackupSettings, first_error, libpq_environment
@@ -28,14 +28,8 @@ SECRETS = {"backup": "backup-secrets", "restore": "admin-secrets"}
 def objects(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> list[Object]:
-    """An overlay with the component, as a user names both in a kustomization."""
-    folder = tmp_path_factory.mktemp("backup").resolve()
-    back = "/".join([".."] * (len(folder.parts) - 1))
-    overlay = SHIPPED.resolve() / "k8s" / "overlays" / request.param
-    (folder / "kustomization.yaml").write_text(
-        f"resources: [{back}{overlay}]\ncomponents: [{back}{COMPONENT.resolve()}]\n"
-    )
-    return built(folder)
+    overlay = SHIPPED / "k8s" / "overlays" / request.param
+    return with_component(COMPONENT, overlay, tmp_path_factory.mktemp("backup"))
 
 
 def check_variables(

@@ -9,7 +9,14 @@ import pytest
 import typer.main
 import yaml
 
-from tests.unit.deploy.kustomized import Object, built, containers_of, name_of, named, of_kind
+from tests.unit.deploy.kustomized import (
+    Object,
+    containers_of,
+    name_of,
+    named,
+    of_kind,
+    with_component,
+)
 from tests.unit.deploy.manifests import SHIPPED, deployment_of, json_file, rendered
 from tests.unit.deploy.nomad_jobs import Block, config_of, job_file
 from trinity.cli.studio import studio
@@ -25,14 +32,8 @@ LOOPBACK = ["--synchronizer=127.0.0.1:50051", "--buffer=127.0.0.1:50052"]
 def objects(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> list[Object]:
-    """An overlay with the component, as a user names both in a kustomization."""
-    folder = tmp_path_factory.mktemp("studio").resolve()
-    back = "/".join([".."] * (len(folder.parts) - 1))
-    overlay = SHIPPED.resolve() / "k8s" / "overlays" / request.param
-    (folder / "kustomization.yaml").write_text(
-        f"resources: [{back}{overlay}]\ncomponents: [{back}{COMPONENT.resolve()}]\n"
-    )
-    return built(folder)
+    overlay = SHIPPED / "k8s" / "overlays" / request.param
+    return with_component(COMPONENT, overlay, tmp_path_factory.mktemp("studio"))
 
 
 def test_it_is_one_of_the_parts_and_reads_its_own_secret_alone(objects: list[Object]) -> None:

@@ -7,10 +7,35 @@ import pytest
 
 from tests.unit.explorer.runs import outcome_of
 from tests.unit.explorer.users import plugin_folder, user_processes
+from trinity.rewards.score import REWARD_FAILED
 
 FILE = """
 import os, signal, sys, threading, time
 import numpy as np
+
+def raises(response):
+    raise ZeroDivisionError("no answer")
+
+def nan(response):
+    return {"score": float("nan")}
+
+def infinite(response):
+    return float("inf")
+
+def text(response):
+    return "good"
+
+def nothing(response):
+    pass
+
+def empty(response):
+    return {}
+
+def listed(response):
+    return [1.0]
+
+def exits(response):
+    raise SystemExit("enough")
 
 def several(response):
     return np.array([1.0, 0.0])
@@ -108,7 +133,19 @@ def truthy(response):
 def fine(response):
     return 1.0
 """
+RETURNED = {
+    "nan": "returned nan as 'score': return a finite number",
+    "infinite": "returned inf as 'infinite'",
+    "text": "returned str 'good', neither a dict of named numbers nor a number",
+    "nothing": "returned nothing, neither",
+    "empty": "returned an empty dict, neither",
+    "listed": "returned list, neither",
+}
+"""Said alike in the explorer and in a process of its own."""
 SAYS = {
+    **RETURNED,
+    "raises": "ZeroDivisionError: no answer",
+    "exits": "SystemExit: enough",
     "several": "ndarray",
     "imaginary": "complex128",
     "enormous": "too large",
@@ -157,3 +194,28 @@ async def test_an_odd_reward_is_one_sentence_and_the_next_one_is_scored(tmp_path
             if not is_right:
                 wrong.append((name, text[:300], len(text)))
     assert not wrong, "\n".join(map(str, wrong))
+
+
+async def test_a_bad_reward_in_the_explorer_is_the_same_sentence(tmp_path: Path) -> None:
+    for name, sentence in RETURNED.items():
+        outcome = await outcome_of(tmp_path, default_reward_fn_type=f"odd_file.{name}")
+        assert outcome.failure.startswith(f"the reward odd_file.{name} {sentence}")
+        assert "services" not in outcome.failure
+    outcome = await outcome_of(tmp_path, default_reward_fn_type="odd_file.raises")
+    assert "ZeroDivisionError: no answer" in outcome.failure
+    assert "odd_file.py, line" in outcome.failure
+
+
+async def test_a_bad_reward_may_cost_the_answer_alone(tmp_path: Path) -> None:
+    async with user_processes(1) as pool:
+        for name in (*RETURNED, "raises", "exits", "kills"):
+            outcome = await outcome_of(
+                tmp_path,
+                timeout_seconds=20.0,
+                processes=pool,
+                explorer={"on_bad_reward": "zero"},
+                default_reward_fn_type=f"odd_file.{name}",
+            )
+            [experience] = outcome.experiences
+            assert (experience.reward, experience.reward_parts) == (0.0, {"score": 0.0}), name
+            assert experience.metrics == {"score": 0.0, REWARD_FAILED: 1.0}, name

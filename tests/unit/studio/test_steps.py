@@ -165,9 +165,9 @@ def a_page() -> None:
     step.show()
 
 
-def test_the_page_begins_with_the_newest_trained_step(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def shown(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[tuple[str, ...]]]:
+    """The cells of each table that the page shows."""
     shown: dict[str, list[tuple[str, ...]]] = {}
 
     def show_table(name: str, columns: object, rows: list[object], **_: object) -> None:
@@ -176,6 +176,12 @@ def test_the_page_begins_with_the_newest_trained_step(
 
     monkeypatch.setattr(step_page, "show_table", show_table)
     monkeypatch.setattr(widgets, "show_table", show_table)
+    return shown
+
+
+def test_the_page_begins_with_the_newest_trained_step(
+    tmp_path: Path, shown: dict[str, list[tuple[str, ...]]]
+) -> None:
     studio = a_studio(tmp_path).show()
     app = AppTest.from_function(a_page).run(timeout=30)
     assert not app.exception
@@ -188,16 +194,8 @@ def test_the_page_begins_with_the_newest_trained_step(
 
 
 def test_a_stage_of_training_data_shows_its_rows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, shown: dict[str, list[tuple[str, ...]]]
 ) -> None:
-    shown: dict[str, list[tuple[str, ...]]] = {}
-
-    def show_table(name: str, columns: object, rows: list[object], **_: object) -> None:
-        del columns
-        shown[name] = [known.cells for known in rows]  # type: ignore[attr-defined]
-
-    monkeypatch.setattr(step_page, "show_table", show_table)
-    monkeypatch.setattr(widgets, "show_table", show_table)
     rows = [query_pb2.StepRow(row_json='{"prompt": "<b>"}', row_index=12)]
     step = [STEP[0], query_pb2.GetStepResponse(rows=query_pb2.StepRows(rows=rows))]
     a_studio(tmp_path, GetStep=step).show()
