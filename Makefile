@@ -8,7 +8,7 @@ BASELINE := proto/baseline.binpb
 SCRATCH := build
 
 .DEFAULT_GOAL := help
-.PHONY: help setup prepare demo test test-all test-fast test-whole test-thorough browser wheel release check-wheel check-images check-images-heavy check-deploy check-slurm check-supply sbom pin-images check-data-juicer check-agents check-hubs check-python312 site faults hosts bench \
+.PHONY: help setup prepare demo test test-all test-fast test-whole test-thorough browser wheel release check-wheel check-images check-images-heavy check-deploy check-slurm check-supply sbom pin-images check-data-juicer check-agents check-hubs check-python312 site faults soak hosts bench \
 	bench-buffer bench-gpu gpu-acceptance check format types prose protos proto proto-drift proto-baseline docs docs-drift lock clean
 
 help:  ## This list
@@ -117,6 +117,10 @@ KILLS ?= 500
 faults: setup  ## Kill KILLS times what the ledger lacks, and write the table of docs/guarantees.md
 	$(BIN)/python -m tests.chaos.campaign --kills $(KILLS)
 	$(BIN)/python -m tests.chaos.campaign --table docs/guarantees.md
+
+MINUTES ?= 40
+soak: setup  ## Work and attacks for MINUTES, and what grows meanwhile (a row of benchmarks/results/soak.jsonl)
+	$(BIN)/python -m tests.chaos.soak --minutes $(MINUTES)
 
 SECONDS_CUT ?= 30
 hosts: setup  ## Cut every link between hosts and write the table of docs/operations.md (root, 75 minutes)

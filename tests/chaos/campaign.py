@@ -62,7 +62,7 @@ def _campaign(arguments: argparse.Namespace) -> int:
         row = rows[arguments.again - 1]
         wanted, varieties, seed = [row.target] * AGAIN, [row.variety], row.seed
     folder = arguments.folder or Path(tempfile.mkdtemp(prefix="trinity-faults-"))
-    commit = _commit()
+    commit = commit_now()
 
     def settled(death: Death, variety: str, played: Played) -> None:
         ledger.append([_trial(death, variety, played, seed=seed, commit=commit)])
@@ -115,7 +115,7 @@ def _fewest_first(rows: Sequence[ledger.Trial]) -> list[str]:
     return sorted(VARIETIES, key=counted.count)
 
 
-def _commit() -> str:
+def commit_now() -> str:
     asked = ["git", "-C", str(REPOSITORY), "rev-parse", "--short=10", "HEAD"]
     return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
 
