@@ -48,6 +48,7 @@ from trinity.runtime.json_values import JsonObject
 from trinity.runtime.presence import WaitRegistry
 from trinity.runtime.retry import RetryPolicy, deadline
 from trinity.runtime.threads import in_daemon_thread
+from trinity.weights.whole import remove_unused
 from trinity.workflows.generation import ChatTokenizer
 
 ASKING_AT_ADDRESS = ("agent", "verifiers")
@@ -440,6 +441,7 @@ def _prepare(models: Sequence[StageModel]) -> None:
     own = [model for model in models if model.external is None]
     if not own:
         return
+    remove_unused()
     path = next((model.path for model in own if not Path(model.path).is_dir()), own[0].path)
     prepare_environment(path, detect_hardware(), sum(model.rollout.engine_num for model in own))
 

@@ -89,6 +89,7 @@ class Arena:
         sync_offset: int = 0,
         sync_style: str = "fixed",
         colocated: bool = False,
+        dtype: str = "float32",
         end_seconds: float = END_SECONDS,
         algorithm: Mapping[str, JsonValue] = GRPO,
         buffer: Mapping[str, JsonValue] | None = None,
@@ -124,7 +125,7 @@ class Arena:
             },
             explorer=EXPLORER if measured else {},
             synchronizer={"sync_offset": sync_offset, "sync_style": sync_style},
-            trainer={"save_interval": 2, "max_checkpoints_to_keep": 2},
+            trainer={"save_interval": 2, "max_checkpoints_to_keep": 2, "dtype": dtype},
             data_processor={
                 "experience_pipeline": {"operators": list(operators)},
                 **(data_processor or {}),

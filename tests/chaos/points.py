@@ -190,12 +190,13 @@ ALL = (
         in_campaign=False,
     ),
     # Weights as differences: one is written, not sealed; one is applied, not verified.
-    _rank("delta-written", "checkpoints.dealt:write_difference", in_campaign=False),
+    _rank("delta-written", "checkpoints.dealt:write_difference", variety="halved"),
     Point(
         process="explorer",
         moment="delta-applied",
-        target="trinity.weights.delta:apply_delta",
-        in_campaign=False,
+        target="trinity.weights.whole:check_applied",
+        when="before",
+        variety="halved",
     ),
     # Weights amid requests: paused; loaded, not resumed; resumed, no span taken up; one of two.
     _explorer("engine-paused", f"{IN_FLIGHT}._pause", variety="in_flight"),

@@ -9,6 +9,7 @@
 | retrained | the recorded batches, trained again by another experiment |
 | explored | experiences of a run without a trainer, which another run trains on |
 | measured | evaluations, with the figures that they would have had |
+| halved | versions in half precision, seven of eight as differences |
 | colocated | engine and trainer share a device |
 | offset, explorer_driven, ... | weights that are chosen in another way: no promise which |
 | sink_file, sink_sqlite, sink_sql | experiences that are written elsewhere too, each once |
@@ -316,6 +317,11 @@ async def _alone(play: Play) -> Played:
     return (await play.one(buffer={"batch_size": 1}))[1]
 
 
+async def _halved(play: Play) -> Played:
+    _, snapshot = await play.recorded(play.name, expected=play.expected, dtype="bfloat16")
+    return _played(snapshot)
+
+
 async def _colocated(play: Play) -> Played:
     return (await play.one(colocated=True))[1]
 
@@ -352,6 +358,7 @@ VARIETIES: Mapping[str, Callable[[Play], Awaitable[Played]]] = {
     "explored": _explored,
     "measured": _measured,
     ALONE: _alone,
+    "halved": _halved,
     "colocated": _colocated,
     **{kind: partial(_sunk, kind=kind) for kind in sinks.PLACES},
     **UNORDERED,

@@ -121,8 +121,11 @@ PLACES: dict[str, dict[str, str]] = {
         "trinity/run/local/data_juicer.py": "_make data_juicer_python",
         "services/buffer/tasksets/row_sources.py": "_note_newest",
     },
-    "temporary folder of the machine": {
-        "trinity/weights/delta.py": "_scratch_in",
+    "temporary folder of the machine, `/dev/shm`": {
+        "trinity/weights/whole.py": (
+            "SharedModel.whole_model _bring _change _copy _empty _hold _locked _remove_if_unused "
+            "_scratch_in"
+        ),
         "services/buffer/tasksets/task_pipeline.py": "TaskPipelineProcess._identity",
         "trinity/run/local/files.py": "make_socket_folder remove_socket_folder",
         "trinity/run/local/given_run.py": "_copy_database _copy_file copied_run",

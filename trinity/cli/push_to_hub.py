@@ -1,15 +1,18 @@
 """`trinity push-to-hub`: publishes a run's model with a card made from its record."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from trinity.errors import RunFailed, UserError
+from trinity.errors import ManifestError, RunFailed, UserError
 from trinity.run.model_card import model_card, model_to_publish
 from trinity.run.runs import ConfigOption, JobDirOption, RunArgument, find_job_dir, place_of
 from trinity.weights.manifest import MANIFEST_NAME
-from trinity.weights.stored import StoredModel
+from trinity.weights.stored import StoredModel, is_delta, read_manifest
 
 CARD = "README.md"
 
@@ -36,14 +39,31 @@ def push_to_hub(
     The token is that of `hf auth login` or HF_TOKEN; HF_ENDPOINT names another hub.
     """
     directory = find_job_dir(*place_of(run, config, job_dir))
-    model = model_to_publish(directory, newest=newest)
-    card = model_card(directory, model)
-    if dry_run:
-        print(card)
-        for path in _files(model):
-            print(f"would send {path.name} ({path.stat().st_size:,} bytes)")
+    found = model_to_publish(directory, newest=newest)
+    card = model_card(directory, found)
+    with _whole(found) as model:
+        if dry_run:
+            print(card)
+            for path in _files(model):
+                print(f"would send {path.name} ({path.stat().st_size:,} bytes)")
+        else:
+            print(_send(repository, model, card, private))
+
+
+@contextmanager
+def _whole(model: StoredModel) -> Iterator[StoredModel]:
+    if not is_delta(model.path):
+        yield model
         return
-    print(_send(repository, model, card, private))
+    from trinity.weights.whole import whole_model  # zstandard is not where services do not run
+
+    try:
+        with whole_model(model.path, read_manifest(model.path).roots) as files:
+            yield replace(model, path=files)
+    except ManifestError as error:
+        raise UserError(
+            f"{error}; `trinity run` goes on with the run and writes it again"
+        ) from error
 
 
 def _files(model: StoredModel) -> list[Path]:

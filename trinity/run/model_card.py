@@ -16,12 +16,12 @@ ADAPTER = "adapter_config.json"
 
 
 def model_to_publish(job_dir: Path, *, newest: bool) -> StoredModel:
-    """Returns the best version of the last stage that trained, or the newest.
+    """Returns the best version of the last stage that trained, or the newest, maybe a difference.
 
     Raises: UserError if the run has no weights.
     """
     for stage in reversed(_plan(job_dir).stages):
-        found = newest_model(job_dir, stage.name)
+        found = newest_model(job_dir, stage.name, whole=False)
         if found is not None:
             return found if newest else best_model(job_dir, stage.name) or found
     raise UserError(f"{job_dir} has no weights yet: nothing to publish")

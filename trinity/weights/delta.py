@@ -10,17 +10,14 @@ A trainer lays out the files of its versions alike, so a tensor has the same pla
 engine loads is compared with the hashes of all tensors, so a damaged base is found too.
 """
 
-import fcntl
+import errno
 import json
-import os
-import shutil
-import tempfile
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import zstandard
 from blake3 import blake3
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -28,17 +25,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from trinity.errors import ManifestError
 from trinity.weights.identity import HasRoots, TensorHash, roots_of, same_weights
 from trinity.weights.manifest import MANIFEST_NAME, link_or_copy, read_regular_file
-from trinity.weights.stored import DELTA_NAME, is_delta
+from trinity.weights.stored import DELTA_NAME
 
 SUFFIX = ".xor.zst"
 LARGEST_SHARE = 0.5
 """Share of the whole file; a larger difference is not worth its application."""
 LEVEL = 1
 BLOCK_BYTES = 4 << 20
-SHARED_MEMORY = Path("/dev/shm")
-PREFIX = ".trinity-weights-"
-CREATED_SECONDS = 60.0
-"""A directory that is younger may be one that is not locked yet."""
 DTYPES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
 """Names in the header of a safetensors file, and torch's."""
 
@@ -110,61 +103,6 @@ def _apart(block: bytes) -> bytes:
     return block if len(block) % 2 else np.frombuffer(block, "u1").reshape(-1, 2).T.tobytes()
 
 
-def _together(block: bytes) -> bytes:
-    return block if len(block) % 2 else np.frombuffer(block, "u1").reshape(2, -1).T.tobytes()
-
-
-@contextmanager
-def whole_model(directory: Path, weights: HasRoots, scratch: Path | None = None) -> Iterator[Path]:
-    """Yields a directory with all files: a delta is applied in shared memory, or in `scratch`.
-
-    Raises: ManifestError if the result is not these weights.
-    """
-    if not is_delta(directory):
-        yield directory
-        return
-    place = scratch or _place_for(read_record(directory).num_bytes)
-    with _scratch_in(place or Path(tempfile.gettempdir())) as made:
-        apply_delta(directory, made)
-        check_applied(directory, made, weights)
-        yield made
-
-
-@contextmanager
-def _scratch_in(place: Path) -> Iterator[Path]:
-    """Yields a directory of this process; removes those of processes that were killed.
-
-    Each is locked while it is used, which the kernel ends with its process.
-    """
-    for left in place.glob(f"{PREFIX}*"):
-        with suppress(OSError), _locked(left):
-            if left.stat().st_mtime < time.time() - CREATED_SECONDS:
-                shutil.rmtree(left, ignore_errors=True)
-    made = Path(tempfile.mkdtemp(prefix=PREFIX, dir=place))
-    with _locked(made):
-        try:
-            yield made
-        finally:
-            shutil.rmtree(made, ignore_errors=True)
-
-
-@contextmanager
-def _locked(directory: Path) -> Iterator[None]:
-    """Raises: BlockingIOError while another process has the lock."""
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def _place_for(num_bytes: int) -> Path | None:
-    """Returns shared memory where it has room; None for the usual place of temporary files."""
-    has_room = SHARED_MEMORY.is_dir() and shutil.disk_usage(SHARED_MEMORY).free > 1.2 * num_bytes
-    return SHARED_MEMORY if has_room else None
-
-
 def read_record(directory: Path) -> DeltaRecord:
     """Reads the description of a delta.
 
@@ -180,7 +118,7 @@ def read_record(directory: Path) -> DeltaRecord:
 def apply_delta(directory: Path, target: Path) -> None:
     """Writes the whole version into `target`, which is not verified by that.
 
-    Raises: ManifestError if the base is not there, or does not fit.
+    Raises: ManifestError if the base is not there, or does not fit; OSError without room.
     """
     base = read_record(directory).base_in(directory.parent)
     try:
@@ -191,6 +129,8 @@ def apply_delta(directory: Path, target: Path) -> None:
             elif path.name not in (DELTA_NAME, MANIFEST_NAME):
                 link_or_copy(path, target / path.name)
     except (OSError, ValueError, zstandard.ZstdError) as error:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise
         raise ManifestError(
             f"{directory} cannot be applied to {base}, the version that it builds on: {error}"
         ) from error
@@ -199,9 +139,37 @@ def apply_delta(directory: Path, target: Path) -> None:
 def _apply(difference: Path, base: Path, target: Path) -> None:
     with base.open("rb") as old, difference.open("rb") as changed, target.open("wb") as out:
         reader = zstandard.ZstdDecompressor().stream_reader(changed)
-        while block := old.read(BLOCK_BYTES):
-            out.write(_xor(block, _together(reader.read(len(block)))))
-        _xor(b"", reader.read(1))
+        while block := bytearray(old.read(BLOCK_BYTES)):
+            _flip(np.frombuffer(block, np.uint8), reader.read(len(block)))
+            out.write(block)
+        _flip(np.empty(0, np.uint8), reader.read(1))
+
+
+def flip_bits(target: Path, *differences: Path) -> None:
+    """Applies differences in a file's own bytes; a second time takes one back.
+
+    Raises: ValueError if they do not belong together, zstandard.ZstdError, OSError.
+    """
+    content = np.memmap(target, np.uint8, "r+")
+    with ExitStack() as opened:
+        packed = [opened.enter_context(path.open("rb")) for path in differences]
+        readers = [zstandard.ZstdDecompressor().stream_reader(file) for file in packed]
+        for begin in range(0, len(content), BLOCK_BYTES):
+            block = content[begin : begin + BLOCK_BYTES]
+            _flip(block, *(reader.read(len(block)) for reader in readers))
+        _flip(np.empty(0, np.uint8), *(reader.read(1) for reader in readers))
+
+
+def _flip(block: npt.NDArray[np.uint8], *packed: bytes) -> None:
+    """Changes the bits that are set in what `_apart` has made, in one of them or the other."""
+    for given in packed:
+        if len(given) != len(block):
+            raise ValueError(f"{len(given)} and {len(block)} bytes do not belong together")
+    changed = np.bitwise_xor.reduce([np.frombuffer(given, np.uint8) for given in packed])
+    num_parts = 1 if len(block) % 2 else 2
+    for first, part in enumerate(changed.reshape(num_parts, -1)):
+        if part.any():
+            block[first::num_parts] ^= part
 
 
 def check_applied(directory: Path, target: Path, weights: HasRoots) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ValidationError
 
+from trinity.errors import ManifestError
 from trinity.weights.manifest import MANIFEST_NAME, Manifest, Sha256Hex, read_regular_file
 
 BEST_FOLDER = "best"
@@ -42,19 +43,31 @@ def best_model(job_dir: Path, stage: str) -> StoredModel | None:
 def best_manifest(folder: Path) -> Manifest | None:
     """Returns the manifest of the best version in a stage's folder; None if there is none."""
     try:
-        return Manifest.model_validate_json(read_regular_file(folder / BEST_FOLDER / MANIFEST_NAME))
-    except (OSError, ValidationError):
+        return read_manifest(folder / BEST_FOLDER)
+    except ManifestError:
         return None
 
 
-def newest_model(job_dir: Path, stage: str) -> StoredModel | None:
-    """Returns the newest whole version of a stage."""
+def read_manifest(directory: Path) -> Manifest:
+    """Returns the manifest of a version that no announcement vouches for.
+
+    Raises: ManifestError.
+    """
+    path = directory / MANIFEST_NAME
+    try:
+        return Manifest.model_validate_json(read_regular_file(path))
+    except (OSError, ValidationError) as error:
+        raise ManifestError(f"{path} cannot be read: {error}") from error
+
+
+def newest_model(job_dir: Path, stage: str, *, whole: bool = True) -> StoredModel | None:
+    """Returns the newest version of a stage; a `whole` one can be loaded as it is."""
     found = [
         (tuple(int(number or 0) for number in match.groups()), path)
         for path in (job_dir / "stages" / stage / "weights").glob("v*")
         if (match := _VERSION.fullmatch(path.name))
         and (path / MANIFEST_NAME).is_file()
-        and not is_delta(path)
+        and not (whole and is_delta(path))
     ]
     if not found:
         return None
@@ -91,5 +104,11 @@ def model_lines(job_dir: Path, stages: Iterable[str]) -> list[str]:
         shown = [] if best is None else [f"best model    {best.path} (version {best.version})"]
         if best is None or best.version != newest.version:
             shown.append(f"newest model  {newest.path} (version {newest.version})")
+        latest = newest_model(job_dir, stage, whole=False)
+        if latest is not None and latest.version > newest.version:
+            shown.append(
+                f"newer still   {latest.path} (version {latest.version}) is a difference: "
+                "`mode: serve` and `trinity push-to-hub --newest` apply it"
+            )
         return shown
     return []

@@ -16,10 +16,10 @@ from trinity.runtime.presence import WaitRegistry
 from trinity.runtime.telemetry.metrics import DELTAS, TRANSFERS
 from trinity.runtime.threads import in_daemon_thread
 from trinity.weights import manifest
-from trinity.weights.delta import whole_model
 from trinity.weights.identity import same_weights
 from trinity.weights.offer import OfferAddress, ReceiverSlot, TransferTimeouts
 from trinity.weights.stored import is_delta
+from trinity.weights.whole import SharedModel, whole_model
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +54,7 @@ class WeightLoader:
     ) -> None:
         """Deltas are applied in shared memory or, if it `spans_hosts`, next to their files."""
         self._spans_hosts = spans_hosts
+        self._shared = SharedModel()
         self._engine = engine
         self._content = loaded.content if loaded is not None else None
         self._in_flight = in_flight
@@ -97,8 +98,11 @@ class WeightLoader:
         if not is_delta(weights.path):
             yield weights.path
             return
-        scratch = weights.path.parent if self._spans_hosts else None
-        applied = whole_model(weights.path, weights, scratch)
+        applied = (
+            whole_model(weights.path, weights, weights.path.parent)
+            if self._spans_hosts
+            else self._shared.whole_model(weights.path, weights)
+        )
         try:
             directory = await asyncio.to_thread(applied.__enter__)
         except ManifestError as error:

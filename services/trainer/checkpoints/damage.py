@@ -12,9 +12,9 @@ import grpc
 
 from services.trainer.types import WeightsOnDisk
 from trinity.errors import ManifestError
-from trinity.weights.delta import whole_model
 from trinity.weights.identity import same_weights
 from trinity.weights.manifest import FileSignature, file_signature, verify
+from trinity.weights.whole import whole_model
 
 logger = logging.getLogger(__name__)
 
@@ -169,7 +169,7 @@ class DamageWatch:
                     self._verify(reported)
                     if self._stop.is_set():
                         return
-            except (grpc.RpcError, ValueError) as error:  # ValueError: the channel is closed
+            except (grpc.RpcError, ValueError, OSError) as error:  # closed, or no room to apply
                 logger.debug("reports of damage are not followed", extra={"reason": str(error)})
             self._stop.wait(REOPEN_SECONDS)
 

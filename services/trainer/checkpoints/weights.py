@@ -45,6 +45,7 @@ from trinity.weights.stored import (
     write_lineage,
 )
 from trinity.weights.tensors import RootDigest
+from trinity.weights.whole import PREFIX, scratch_of
 
 logger = logging.getLogger(__name__)
 
@@ -450,7 +451,8 @@ class WeightsStore:
         if removed:
             self.record_announced()
         for weights in removed:
-            remove_tree(weights.path)
+            for path in (weights.path, *scratch_of(weights.path)):
+                remove_tree(path)
         return removed
 
 
@@ -469,7 +471,8 @@ def remove_leftovers(root: Path, *, kept: set[str], incarnation: int) -> None:
     """Removes unannounced files of earlier incarnations; creates the root if missing."""
     root.mkdir(parents=True, exist_ok=True)
     for path in root.iterdir():
-        if path.name not in kept and _is_leftover(path, incarnation):
+        name = path.name.removeprefix(PREFIX).partition("@")[0]  # of what a scratch belongs to
+        if name not in kept and _is_leftover(name, incarnation):
             remove_tree(path)
 
 
@@ -481,7 +484,7 @@ def remove_tree(path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def _is_leftover(path: Path, incarnation: int) -> bool:
-    match = NAME_PATTERN.fullmatch(path.name.removesuffix(TEMPORARY_SUFFIX))
-    is_begun = path.suffix == TEMPORARY_SUFFIX
+def _is_leftover(name: str, incarnation: int) -> bool:
+    match = NAME_PATTERN.fullmatch(name.removesuffix(TEMPORARY_SUFFIX))
+    is_begun = name.endswith(TEMPORARY_SUFFIX)
     return match is not None and (is_begun or int(match[1]) < incarnation)

@@ -15,12 +15,14 @@ from huggingface_hub import constants
 
 from tests.unit.cli.test_config_diff import written
 from tests.unit.progress.builders import empty_view, evaluated
+from tests.unit.weights.test_whole import FILES, write_version
 from trinity.cli.push_to_hub import push_to_hub
 from trinity.config.check import check_file
 from trinity.errors import RunFailed, UserError
 from trinity.run.launch.resume import store_plan
 from trinity.run.progress.summary import summarize, write_summary
 from trinity.weights.manifest import ManifestHead, seal
+from trinity.weights.stored import model_lines
 
 REPOSITORY = "me/adder"
 
@@ -157,6 +159,27 @@ def test_the_newest_version_on_demand(run: Path, hub: Hub) -> None:
     push_to_hub(REPOSITORY, job_dir=run, newest=True)
     assert json.loads(hub.files["config.json"]) == {"version": 2}
     assert "| 0.800 ± 0.010 |" in hub.files["README.md"].decode()
+
+
+def test_a_newest_version_that_is_a_difference_is_sent_whole(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (stage,) = (run / "stages").iterdir()
+    for version in (4, 5):
+        roots = write_version(stage / "weights", version)
+        head = ManifestHead(
+            kind="weights", stage=stage.name, step=version, incarnation=1,
+            weights_blake3=roots.weights_blake3.hex(),
+        )  # fmt: skip
+        seal(stage / "weights" / f"v{version}-1", head)
+    _, newest, still_newer = model_lines(run, [stage.name])
+    assert newest.endswith("v4-1 (version 4)") and "v5-1 (version 5) is a diff" in still_newer
+    push_to_hub(REPOSITORY, job_dir=run, newest=True, dry_run=True)
+    sent = [line for line in capsys.readouterr().out.splitlines() if line.startswith("would")]
+    assert [line.split()[2] for line in sent] == ["lineage.json", *FILES]
+    (stage / "weights" / "v4-1" / FILES[1]).unlink()
+    with pytest.raises(UserError, match=r"v4-1.*`trinity run` goes on"):
+        push_to_hub(REPOSITORY, job_dir=run, newest=True, dry_run=True)
 
 
 def test_a_dry_run_sends_nothing(run: Path, hub: Hub, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,9 +10,9 @@ from services.trainer.checkpoints.best import BestVersion
 from services.trainer.types import WeightsOnDisk
 from tests.support.model_free.damage import flip_a_bit
 from tests.support.model_free.model import write_model
-from trinity.weights.delta import whole_model
 from trinity.weights.manifest import verify
 from trinity.weights.stored import best_manifest, is_delta, newest_model
+from trinity.weights.whole import PREFIX, whole_model
 
 if TYPE_CHECKING:  # they import torch
     import torch
@@ -101,6 +101,25 @@ def test_a_base_stays_as_long_as_a_version_that_names_it(store: "WeightsStore") 
         newest = [version for version in (step - 1, step) if version >= 0]
         assert kept == sorted({*newest, *([0] if step <= 8 else []), *([8] if step == 9 else [])})
     assert [weights.version for weights in store.published] == [8, 9]
+
+
+def test_scratch_of_other_hosts_goes_with_its_version(store: "WeightsStore") -> None:
+    """An explorer of several hosts was killed while it applied version 1, and did not come back."""
+    published(store, 0)
+    folder = published(store, 1).path.parent
+    left = folder / f"{PREFIX}v1-1@gone-x"
+    left.mkdir()
+    published(store, 2)
+    store.prune(set())
+    assert left.is_dir(), "it may be used as long as its version may"
+    published(store, 3)
+    store.prune(set())
+    assert not left.exists()
+    kept, lost = (folder / f"{PREFIX}v{number}-1@gone-x" for number in (3, 9))
+    for path in (kept, lost):
+        path.mkdir()
+    store.load_announced(store.published, incarnation=2)
+    assert kept.is_dir() and not lost.exists()
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """Versions that are stored as differences are, once applied, the bytes that were written."""
 
 import json
-import os
+import socket
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,10 +14,11 @@ from safetensors.torch import save_file
 from tests.unit.subtests import as_subtests
 from trinity.errors import ManifestError
 from trinity.weights import delta
-from trinity.weights.delta import DeltaRecord, whole_model, write_difference
+from trinity.weights.delta import DeltaRecord, write_difference
 from trinity.weights.identity import WeightsRoots
 from trinity.weights.stored import DELTA_NAME
 from trinity.weights.tensors import RootDigest
+from trinity.weights.whole import PREFIX, whole_model
 
 FILE = "model.safetensors"
 DIFFERENCE = FILE + delta.SUFFIX
@@ -148,10 +149,12 @@ def test_a_difference_that_is_not_small_is_not_kept(
 
 def test_what_a_killed_process_left_is_removed_and_what_is_used_is_not(tmp_path: Path) -> None:
     directory, roots = write_delta(tmp_path / "weights")
-    left = tmp_path / f"{delta.PREFIX}left"
-    left.mkdir()
-    with whole_model(directory, roots, tmp_path) as used:
-        for path in (left, used):
-            os.utime(path, (1, 1))
-        with whole_model(directory, roots, tmp_path):
-            assert used.is_dir() and not left.exists()
+    left = tmp_path / f"{PREFIX}v1-1@{socket.gethostname()}-left"
+    elsewhere = tmp_path / f"{PREFIX}v1-1@elsewhere-used"
+    for path in (left, elsewhere):
+        path.mkdir()
+    with (
+        whole_model(directory, roots, tmp_path) as used,
+        whole_model(directory, roots, tmp_path),
+    ):
+        assert used.is_dir() and elsewhere.is_dir() and not left.exists()

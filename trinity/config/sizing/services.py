@@ -314,7 +314,10 @@ def _explorer(stage: StagePlan, shapes: Shapes) -> ServiceSizes | None:
     return ServiceSizes(
         memory=tuple(memory),
         loading=tuple(_while_loading(engines, hosts)),
-        shm=tuple(_queues(groups, hosts)) if on_gpu else (),
+        shm=(
+            *(_queues(groups, hosts) if on_gpu else ()),
+            *(_held_version(stage, engines[-1][1]) if hosts == 1 and engines else ()),
+        ),
         cpus=2 + (2 if on_gpu else 1) * workers + num_scorers,
         cpu_formula=f"2, and {2 if on_gpu else 1} for each of {workers} workers"
         + (f", 1 for each of {num_scorers} that score" if num_scorers else ""),
@@ -350,6 +353,13 @@ def _while_loading(
         whole = BYTES[engine.dtype] * count_parameters(shape)
         file, workers = min(whole, LARGEST_FILE_BYTES), engine.num_gpus // hosts
         yield MemoryTerm("loading", workers * file, f"{workers} x a file of weights, 5 GB at most")
+
+
+def _held_version(stage: StagePlan, policy: ModelShape) -> Iterator[MemoryTerm]:
+    size = BYTES[stage.config.trainer.dtype]
+    if stage.mode in ("both", "serve") and stage.external_model is None and size == 2:
+        formula = "2 P, to which differences are applied"
+        yield MemoryTerm("newest version", size * count_parameters(policy), formula)
 
 
 def _queues(groups: list[EngineGroup], hosts: int) -> Iterator[MemoryTerm]:
