@@ -18,8 +18,9 @@ from tests.integration.trainer.deal_on_rank import (
 )
 from tests.integration.trainer.test_two_ranks import start_gang
 from tests.unit.trainer.test_dealt import BUCKET, LARGEST, SIZES, Tensors, loaded
-from trinity.weights.delta import SUFFIX, whole_model
+from trinity.weights.delta import SUFFIX
 from trinity.weights.manifest import verify
+from trinity.weights.whole import whole_model
 
 PROGRAM = "tests.integration.trainer.deal_on_rank"
 ALL_BYTES = 4 * sum(SIZES.values())
