@@ -1,12 +1,14 @@
 """A run as one conversation: the messages of its turns, each once, with facts about each turn."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice, takewhile
 from pathlib import Path
 
 from trinity.run.output import pluralize
 from trinity.studio.experiences import (
+    IMAGE_MARK,
     NOT_RECORDED,
     POLICY,
     ExperienceRow,
@@ -16,6 +18,7 @@ from trinity.studio.experiences import (
 )
 from trinity.studio.plain_text import joined, number_text, reward_text
 from trinity.studio.tokens import read_tokenizer
+from trinity.types import BlobRef
 
 FOLD_LINES, FOLD_CHARS = 12, 1_200
 """Messages that are longer are folded, but for the policy's."""
@@ -42,6 +45,7 @@ def conversation_turns(
     tokenizer = read_tokenizer(model) if model is not None else None
     found: list[ConversationTurn] = []
     before: TurnTokens | None = None
+    known: tuple[BlobRef, ...] = ()
     for turn in turns:
         note = ""
         if turn.content is None:
@@ -53,8 +57,9 @@ def conversation_turns(
         else:
             decode = partial(tokenizer.decode, skip_special_tokens=False)
             messages = tuple(new_messages(before, turn.content, decode))
+        messages = _with_images(messages, turn.images[_num_same(known, turn.images) :])
         found.append(ConversationTurn(head=_turn_head(turn), note=note, messages=messages))
-        before = turn.content
+        before, known = turn.content, turn.images
     return tuple(found)
 
 
@@ -87,6 +92,24 @@ def _turn_head(turn: ExperienceRow) -> str:
             f"advantage {number_text(turn.advantage, is_signed=True) or NOT_RECORDED}",
             f"{turn.response_length:,} tokens",
         ]
+    )
+
+
+def _num_same(before: Sequence[BlobRef], now: Sequence[BlobRef]) -> int:
+    pairs = zip(before, now, strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+
+def _with_images(
+    messages: Sequence[ShownMessage], images: Sequence[BlobRef]
+) -> tuple[ShownMessage, ...]:
+    """Gives each message the images of its marks, and the first one those without a mark."""
+    left = iter(images)
+    placed = [tuple(islice(left, message.text.count(IMAGE_MARK))) for message in messages]
+    if placed:
+        placed[0] += tuple(left)
+    return tuple(
+        replace(message, images=own) for message, own in zip(messages, placed, strict=True)
     )
 
 

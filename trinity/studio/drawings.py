@@ -1,16 +1,19 @@
 """Parts of pages that are drawn: token strips, conversations and lanes. Texts are untrusted."""
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 
 import streamlit as st
 
 from trinity.studio.conversation import PREVIEW_CHARS, ConversationTurn, is_folded
 from trinity.studio.experiences import ShownMessage
 from trinity.studio.lanes import Lanes, ShownSpan
+from trinity.studio.pictures import Thumbnail
 from trinity.studio.plain_text import beginning_of, one_line, plain_text, seconds_text
 from trinity.studio.tokens import ShownToken, TokenColor, TokenStrip
 from trinity.studio.widgets import component
+from trinity.types import BlobRef
 
 TOKENS_HTML = (
     '<div class="tokens"><div class="strip" role="listbox" aria-orientation="horizontal"></div>'
@@ -37,7 +40,13 @@ def show_tokens(name: str, strip: TokenStrip, color: str, *, key: str) -> None:
     _tokens()(data=data, key=key)
 
 
-def show_conversation(name: str, turns: Sequence[ConversationTurn], *, key: str) -> None:
+def show_conversation(
+    name: str,
+    turns: Sequence[ConversationTurn],
+    pictures: Mapping[BlobRef, Thumbnail],
+    *,
+    key: str,
+) -> None:
     """Shows the messages of turns by their roles; long ones are opened by a click or by Enter."""
     data = {
         "name": name,
@@ -46,7 +55,7 @@ def show_conversation(name: str, turns: Sequence[ConversationTurn], *, key: str)
             {
                 "head": one_line(turn.head),
                 "note": one_line(turn.note),
-                "messages": [_message(message) for message in turn.messages],
+                "messages": [_message(message, pictures) for message in turn.messages],
             }
             for turn in turns
         ],
@@ -83,7 +92,7 @@ def _token(token: ShownToken) -> dict[str, object]:
     }
 
 
-def _message(message: ShownMessage) -> dict[str, object]:
+def _message(message: ShownMessage, pictures: Mapping[BlobRef, Thumbnail]) -> dict[str, object]:
     return {
         "role": one_line(message.role),
         "tokens": f"{message.num_tokens:,} tokens",
@@ -92,6 +101,7 @@ def _message(message: ShownMessage) -> dict[str, object]:
         if is_folded(message)
         else "",
         "folded": is_folded(message),
+        "images": [asdict(pictures[own]) for own in message.images if own in pictures],
     }
 
 

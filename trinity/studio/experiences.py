@@ -1,5 +1,6 @@
 """Experiences of a run as pages show them: rows, groups, conversations, one in full."""
 
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -7,7 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from trinity.api.v1 import buffer_pb2, query_pb2
-from trinity.data.codec import experience_from_proto, sequence_from_proto
+from trinity.data.codec import blob_from_proto, experience_from_proto, sequence_from_proto
+from trinity.data.conversations import IMAGE
 from trinity.data.samples import STREAM_SECONDS, finish_reason_name, samples, state_name
 from trinity.errors import UserError
 from trinity.inspect.session_tree import SessionTree, read_session
@@ -17,7 +19,7 @@ from trinity.runtime.rpc.errors import answer_of, translate_rpc_errors
 from trinity.runtime.rpc.limits import CALL_SECONDS
 from trinity.studio.connection import OpenRun
 from trinity.studio.plain_text import beginning_of, cut_text
-from trinity.types import Experience, IntArray, Pair, RoleSpan
+from trinity.types import BlobRef, Experience, IntArray, Pair, RoleSpan
 from trinity.types import Sequence as TokenSequence
 
 GROUP_ROWS = 1_000
@@ -33,6 +35,9 @@ NOT_RECORDED = "not recorded"
 
 
 ASSISTANT, POLICY, TEMPLATE = "assistant", "policy", "template"
+IMAGE_MARK = "<|image_pad|>"
+"""Stands in a text for each token of an image, in all families."""
+_IMAGE_MARKS = re.compile(f"(?:{re.escape(IMAGE_MARK)})+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +60,7 @@ class ShownMessage:
     role: str
     num_tokens: int
     text: str
+    images: tuple[BlobRef, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +91,7 @@ class ExperienceRow:
     response: str
     content: TurnTokens | None = field(default=None, compare=False, repr=False)
     """None where the content is gone, or its roles were not recorded."""
+    images: tuple[BlobRef, ...] = ()
 
     @property
     def preview(self) -> str:
@@ -330,6 +337,7 @@ def experience_row(record: query_pb2.ExperienceRecord) -> ExperienceRow:
         prompt=prompt,
         response=response,
         content=_turn_tokens(record),
+        images=tuple(blob_from_proto(b) for b in record.content.blobs if b.name == IMAGE),
     )
 
 
@@ -367,7 +375,8 @@ def new_messages(
 
 
 def _message(role: str, tokens: IntArray, decode: Callable[[Sequence[int]], str]) -> ShownMessage:
-    text = cut_text(decode(tokens.tolist()), MAX_TEXT_CHARS)
+    whole = _IMAGE_MARKS.sub(IMAGE_MARK, decode(tokens.tolist()))
+    text = cut_text(whole, MAX_TEXT_CHARS)
     return ShownMessage(role=role, num_tokens=len(tokens), text=text.strip())
 
 

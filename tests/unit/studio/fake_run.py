@@ -3,7 +3,7 @@
 import asyncio
 import html
 import re
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,15 +29,19 @@ KEY = buffer_pb2.StageKey(tenant="default", experiment_id="e", stage=STAGE)
 
 @dataclass
 class FakeService:
-    """Answers calls by their names: with one message, with several as a stream, or an error."""
+    """Answers calls by their names: with one message, with several as a stream, or an error.
 
-    answers: dict[str, Answer]
+    A function answers by the request.
+    """
+
+    answers: dict[str, Answer | Callable[[Any], Answer]]
     requests: dict[str, list[Any]] = field(default_factory=dict)
 
     def __getattr__(self, name: str) -> Any:
         def call(request: Any, **_: Any) -> Any:
             self.requests.setdefault(name, []).append(request)
             answer = self.answers[name]
+            answer = answer(request) if callable(answer) else answer
             if isinstance(answer, Exception):
                 raise answer
             return _stream(answer) if isinstance(answer, list) else _single(answer)
@@ -57,7 +61,7 @@ async def _single(message: Any) -> Message:
 class FakeStudio:
     """The context of pages: one open run, in a directory."""
 
-    def __init__(self, job_dir: Path, **answers: Answer) -> None:
+    def __init__(self, job_dir: Path, **answers: Answer | Callable[[Any], Answer]) -> None:
         self.places = (job_dir,)
         self.options = StudioOptions(places=(job_dir,))
         self.service = FakeService(dict(answers))

@@ -25,6 +25,7 @@ from trinity.studio.conversation import (
     is_folded,
 )
 from trinity.studio.experiences import (
+    IMAGE_MARK,
     MAX_CONDITIONS_CHARS,
     ShownMessage,
     TurnTokens,
@@ -46,7 +47,7 @@ from trinity.studio.tokens import (
     token_strip,
     token_texts,
 )
-from trinity.types import Alignment, Array, Experience, RoleSpan
+from trinity.types import Alignment, Array, BlobRef, Experience, RoleSpan
 
 RAINBOW = "\N{RAINBOW}"
 
@@ -256,6 +257,32 @@ def test_messages_have_roles_and_turns_without_them_say_so(tmp_path: Path) -> No
     assert second.messages[0].text == "all of it"
 
 
+def test_images_are_at_the_message_that_shows_them_and_once(tmp_path: Path) -> None:
+    byte_tokenizer().save(str(tmp_path / "tokenizer.json"))
+    first, second, third = (
+        BlobRef(name="image", sha256=bytes([n]) * 32, size=1, media_type="image/png")
+        for n in range(3)
+    )
+    question = f"<u>two:{3 * IMAGE_MARK}, {2 * IMAGE_MARK}?"
+    brief, asked = ("system", "<s>brief"), ("user", question)
+    start = turn(f"<s>brief{question}<a>f()", brief, asked, prompt=f"<s>brief{question}<a>")
+    prompt = f"<s>brief{question}<a>f()<t>{IMAGE_MARK}<a>"
+    roles = (brief, asked, ("assistant", "<a>f()"), ("tool", f"<t>{IMAGE_MARK}"))
+    end = turn(f"{prompt}it is 7", *roles, prompt=prompt)
+    rows = [
+        replace(experience_row(record()), turn=0, content=start, images=(first, second)),
+        replace(experience_row(record()), turn=1, content=end, images=(first, second, third)),
+    ]
+    shown = conversation_turns(rows, tmp_path)
+    assert [[message.images for message in turn.messages] for turn in shown] == [
+        [(), (first, second), ()],
+        [(third,), ()],
+    ]
+    assert shown[0].messages[1].text == f"<u>two:{IMAGE_MARK}, {IMAGE_MARK}?"
+    [whole] = conversation_turns(rows[1:], None)  # its texts have no marks
+    assert whole.messages[0].images == (first, second, third)
+
+
 def test_without_a_tokenizer_a_turn_is_shown_whole() -> None:
     first, _ = conversation(None)
     assert first.note.endswith("recorded, but there is no tokenizer here")
@@ -291,7 +318,7 @@ def test_long_messages_are_folded_but_for_the_policys(message: ShownMessage, fol
 def draw_conversation() -> None:
     """The tab of a conversation whose texts are hostile."""
     row = replace(experience_row(record()), prompt="[x](http://evil)\u202e", response="<script>")
-    experiences._show_conversation((row,), None)
+    experiences._show_conversation(conversation_turns((row,), None), {})
 
 
 def test_the_tab_of_a_conversation_reads_no_markup() -> None:

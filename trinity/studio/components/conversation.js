@@ -20,11 +20,16 @@ export default function (component) {
       const side = add(row, "div", "side", "");
       add(side, "div", "role", message.role);
       add(side, "div", "tokens", message.tokens);
+      const said = add(row, "div", "said", "");
+      for (const image of message.images) {
+        if (image.url) Object.assign(add(said, "img", "image", ""), { src: image.url, alt: image.label, title: image.label });
+        else add(said, "div", "note", image.label);
+      }
       if (!message.folded) {
-        add(row, "pre", "text", message.text);
+        add(said, "pre", "text", message.text);
         continue;
       }
-      const folded = add(row, "details", "text", "");
+      const folded = add(said, "details", "text", "");
       add(folded, "summary", "preview", message.preview);
       add(folded, "pre", "whole", message.text);
     }

@@ -1,14 +1,14 @@
 """The page Experiences: responses of the model and their rewards, token by token."""
 
 import json
-from functools import partial
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import streamlit as st
 
 from trinity.data.samples import held_samples
 from trinity.run.conditions import HELP
-from trinity.studio.conversation import conversation_line, conversation_turns
+from trinity.studio.conversation import ConversationTurn, conversation_line, conversation_turns
 from trinity.studio.drawings import show_conversation, show_tokens
 from trinity.studio.experiences import (
     NOT_RECORDED,
@@ -37,7 +37,7 @@ from trinity.studio.pages.common import (
     show_stage,
     turn_pages,
 )
-from trinity.studio.pictures import pictures_of, show_pictures
+from trinity.studio.pictures import Thumbnail, pictures_of, show_pictures
 from trinity.studio.plain_text import (
     joined,
     number_text,
@@ -50,6 +50,7 @@ from trinity.studio.plain_text import (
 from trinity.studio.scores import MANY_SECONDS
 from trinity.studio.tokens import WINDOW_TOKENS, colors_of, model_of, token_strip
 from trinity.studio.widgets import Column, Row, show_rows, show_text
+from trinity.types import BlobRef
 
 WHERE, SAMPLE = "where", "id"
 """Parameters of the address, so that the view can be linked and restored."""
@@ -81,7 +82,7 @@ SEARCH_KEY = "_text_search"
 COUNT_KEY = "_count"
 """Key of the session: the last count of experiences, with its conditions."""
 PICTURES_KEY = "_pictures"
-"""Key of the session: the pictures of the last experience that was chosen."""
+"""Key of the session: the pictures of the last conversation that was chosen."""
 TABLE_HEIGHT = 360
 """In pixels: ten rows, so that the chosen experience is seen below them."""
 TABS = ("Tokens", "Conversation", "Group", "Details")
@@ -197,7 +198,10 @@ def _show_sample(page: StagePage, sample: str, conditions: list[str]) -> None:
     model = model_of(page.viewed.connection.job_dir, page.name)
     st.subheader("Experience", divider="gray", anchor=False)
     show_text(_facts(whole))
-    _show_images(page, whole)
+    turns = conversation_turns(conversation_of(group, whole.row), model)
+    pictures = _pictures(page, whole.row, turns)
+    if whole.row.images:
+        show_pictures(pictures, whole.row.images)
     tokens, conversation, others, details, *change = st.tabs(
         TABS_WITH_CHANGES if page.context.options.allows_changes else TABS
     )
@@ -207,7 +211,7 @@ def _show_sample(page: StagePage, sample: str, conditions: list[str]) -> None:
         if whole.session is not None:
             show_text(f"session: {whole.session.summary}")
             show_rows("Session", SESSION_COLUMNS, whole.session.rows)
-        _show_conversation(conversation_of(group, whole.row), model)
+        _show_conversation(turns, pictures)
     with others:
         _show_group(group, whole.row)
     with details:
@@ -235,14 +239,17 @@ def _facts(whole: WholeExperience) -> str:
     )
 
 
-def _show_images(page: StagePage, whole: WholeExperience) -> None:
-    """Shows the images of the prompt, which are those of the whole conversation."""
-    images = whole.sample.blobs if whole.sample is not None else ()
-    if images:
-        asked = (page.identity, whole.row.id)
-        read = partial(pictures_of, page.services, images)
-        pictures = remembered(PICTURES_KEY, asked, lambda: page.wait_for(read()))
-        show_pictures(pictures, len(images))
+def _pictures(
+    page: StagePage, row: ExperienceRow, turns: Sequence[ConversationTurn]
+) -> Mapping[BlobRef, Thumbnail]:
+    """Returns the pictures of a sample and of its conversation."""
+    of_turns = (own for turn in turns for message in turn.messages for own in message.images)
+    images = (*row.images, *of_turns)
+    return remembered(
+        PICTURES_KEY,
+        (page.identity, images),
+        lambda: page.wait_for(pictures_of(page.services, images), MANY_SECONDS),
+    )
 
 
 def _show_tokens(whole: WholeExperience, model: Path | None) -> None:
@@ -265,10 +272,11 @@ def _show_tokens(whole: WholeExperience, model: Path | None) -> None:
     show_text(f"{strip.scale}; dotted: not chosen by the policy, not trained on")
 
 
-def _show_conversation(rows: tuple[ExperienceRow, ...], model: Path | None) -> None:
-    turns = conversation_turns(rows, model)
+def _show_conversation(
+    turns: Sequence[ConversationTurn], pictures: Mapping[BlobRef, Thumbnail]
+) -> None:
     show_text(conversation_line(turns))
-    show_conversation("Conversation", turns, key="conversation")
+    show_conversation("Conversation", turns, pictures, key="conversation")
 
 
 def _show_group(group: tuple[ExperienceRow, ...], chosen: ExperienceRow) -> None:

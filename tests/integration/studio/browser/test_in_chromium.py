@@ -73,7 +73,12 @@ def test_a_samples_image_is_drawn_small(viewer: Viewer) -> None:
     first_sample(viewer).click()
     picture = viewer.page.locator("img[alt^='image 0: 640 x 480, image/png']")
     picture.wait_for()
-    assert picture.evaluate("image => [image.naturalWidth, image.naturalHeight]") == [128, 96]
+    size = "image => [image.naturalWidth, image.naturalHeight]"
+    assert picture.evaluate(size) == [128, 96]
+    viewer.page.get_by_role("tab", name="Conversation").click()
+    of_turn = viewer.page.locator(".message img[alt^='640 x 480, image/png']")
+    of_turn.wait_for()
+    assert of_turn.evaluate(size) == [128, 96]
 
 
 def test_a_late_reward_is_given_after_two_yeses(viewer: Viewer) -> None:
