@@ -29,8 +29,8 @@ VARIETY_SECONDS = 240.0
 """Until an experiment of that kind has its turn, and comes to the point."""
 BACK_SECONDS = 180.0
 LOOK_SECONDS = 0.05
-VISITED, RELAUNCHED = "visited", "plain"
-"""Varieties: where a launcher is not killed, and where it is."""
+VISITED, RELAUNCHED = ("visited", "seeing"), "plain"
+"""Varieties: where a launcher is not killed, as a client knows its address, and where it is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,9 +110,9 @@ class Nemesis:
         return await self._let_go_on(death, pid) if _passes(death) else death
 
     async def _relaunch(self, target: str, sent: signal.Signals) -> Death:
-        """Not during a visit: the visitor knows one address."""
+        """Not during a visit."""
         self.wanted_variety = RELAUNCHED
-        while self.variety == VISITED:  # noqa: ASYNC110
+        while self.variety in VISITED:  # noqa: ASYNC110
             await asyncio.sleep(LOOK_SECONDS)
         death = self._death(target, "launcher", time.time())
         await self._arena.relaunch(sent)

@@ -122,12 +122,12 @@ ALL = (
     _buffer("partitions-removed", "maintenance:remove_retired", counts=bool),
     # Images: of a file or a client, stored and not used; used by rows or samples, not committed;
     # used by rows for good, of which nobody has heard; about to go.
-    _buffer("image-stored", "tasksets.library:store_media", in_campaign=False),
-    _buffer("image-taken", "servicer.common:BufferServicerBase.store_image", in_campaign=False),
-    _buffer("images-used", "tasksets.library:use_stored_media", in_campaign=False),
-    _buffer("samples-use-images", "operations.results:use_media", in_campaign=False),
-    _buffer("rows-with-images", "tasksets.library:TasksetLibrary._read", in_campaign=False),
-    _buffer("images-to-go", "maintenance:delete_unused_media", when="before", in_campaign=False),
+    _buffer("image-stored", "tasksets.library:store_media", variety="seeing"),
+    _buffer("image-taken", "servicer.common:BufferServicerBase.store_image", variety="seeing"),
+    _buffer("images-used", "tasksets.library:use_stored_media", variety="seeing"),
+    _buffer("samples-use-images", "operations.results:use_media", variety="seeing"),
+    _buffer("rows-with-images", "tasksets.library:TasksetLibrary._read", variety="seeing"),
+    _buffer("images-to-go", "maintenance:delete_unused_media", when="before", variety="seeing"),
     # A batch that is trained again: copied, not committed.
     _buffer("batch-copied", "operations.batch_sources:insert_items", variety="retrained"),
     # Samples that are trained again by priority, tasks through a pipeline, another run's rows.

@@ -12,6 +12,10 @@ from tests.chaos.varieties import VARIETIES, Play, Played
 
 END_SECONDS = 200.0
 """Deaths take a while on a busy machine."""
+OF_IMAGES = (
+    "buffer.image-stored buffer.image-taken buffer.images-used buffer.rows-with-images "
+    "buffer.samples-use-images buffer.images-to-go"
+)
 pytestmark = [ON_IT, pytest.mark.timeout(500)]
 
 
@@ -22,23 +26,25 @@ async def played(arena: Arena, variety: str, name: str, expected: str = "") -> P
 
 
 @pytest.mark.parametrize(
-    ("variety", "point", "off", "check"),
+    ("variety", "points", "off", "check"),
     [
         ("piped", "buffer.tasks-piped", "piped-order", "ends_in_the_same_weights"),
         ("explored", "buffer.explored-taken", "least-used", "taken_once"),
         ("measured", "buffer.evaluation-closed", "seeds", "measured_the_same"),
+        ("seeing", OF_IMAGES, "samples-use-images", "images_are_there"),
     ],
 )
 async def test_it_ends_the_same_whoever_dies_and_a_weakness_is_found(
-    arena: Arena, variety: str, point: str, off: str, check: str
+    arena: Arena, variety: str, points: str, off: str, check: str
 ) -> None:
     calm = await played(arena, variety, f"{variety}-calm")
     assert calm.found == {}
     known = len(list(arena.folder.read(DEATHS)))
-    arena.folder.arm(point)
+    for point in points.split():
+        arena.folder.arm(point)
     struck = await played(arena, variety, f"{variety}-struck", calm.weights)
     assert struck.found == {}
-    assert len(list(arena.folder.read(DEATHS))) - known == 1
+    assert len(list(arena.folder.read(DEATHS))) - known == len(points.split())
     arena.folder.switch_off(off)
     try:
         weak = await played(arena, variety, f"{variety}-weak", calm.weights)

@@ -16,6 +16,7 @@
 | alone | one task a step: how soon a process is back at work that has next to none |
 | in_flight | weights that change amid requests: each token was drawn by those that its span names |
 | talking | agents of forty turns, whose answers are kept |
+| seeing | tasks with images, of a file and of a client |
 """
 
 import asyncio
@@ -28,7 +29,7 @@ from typing import Any
 import psycopg
 from pydantic import JsonValue
 
-from tests.chaos import sinks
+from tests.chaos import seeing, sinks
 from tests.chaos.arena import Arena
 from tests.chaos.checks import Findings, findings
 from tests.chaos.journals import LOADS
@@ -237,6 +238,16 @@ async def _talking(play: Play) -> Played:
     return replace(played, found={**played.found, **talked})
 
 
+async def _seeing(play: Play) -> Played:
+    taskset = await asyncio.to_thread(seeing.taskset_in, play.arena.root / play.name)
+    await asyncio.to_thread(seeing.insert_unused, play.arena)
+    bringing = asyncio.create_task(seeing.bring_images(play.arena, play.name))
+    rows: dict[str, JsonValue] = {"explorer_input": {"taskset": taskset}, "keep_steps": None}
+    ended, played = await play.one(buffer=rows)
+    wrong = await bringing + await asyncio.to_thread(seeing.wrong_images, play.arena, ended.id)
+    return replace(played, found={**played.found, **({"images_are_there": wrong} if wrong else {})})
+
+
 def _figures(arena: Arena, ended: pb.Experiment) -> str:
     """Rewards by version, to the last digit."""
     evaluations = arena.snapshot_when_up(ended, "").evaluations
@@ -363,6 +374,7 @@ VARIETIES: Mapping[str, Callable[[Play], Awaitable[Played]]] = {
     **{kind: partial(_sunk, kind=kind) for kind in sinks.PLACES},
     **UNORDERED,
     "talking": _talking,
+    "seeing": _seeing,
 }
 SHORT = ("visited", "plain")
 """Those of a campaign of a minute or two."""

@@ -112,3 +112,5 @@ def _take_in(update: Callable[[bytes], None], row: TrainRow) -> None:
     update(f"{row.position} {row.prompt_length} {row.weight!r}".encode())
     for array in (row.tokens, row.mask, row.rollout_logprobs, row.advantages):
         update(array.tobytes())
+    for image in row.images:
+        update(image)
