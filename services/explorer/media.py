@@ -12,6 +12,7 @@ from trinity.data.images import (
     content_of,
     image_of,
     is_image_part,
+    no_file,
     part_of,
     parts_of,
     ref_of,
@@ -118,7 +119,7 @@ class MediaStore:
         if not is_image_part(part) or ref_of(part) is not None:
             own: JsonObject = part
             return own
-        return part_of(await self.put(content_of(part, _no_file)))
+        return part_of(await self.put(content_of(part, no_file)))
 
     def _keep(self, sha256: bytes, content: bytes) -> None:
         if sha256 in self._kept or len(content) > KEPT_BYTES:
@@ -131,7 +132,3 @@ class MediaStore:
 
 def _retry() -> Retry:
     return Retry(seconds=AWAY_SECONDS, timeout_error=Unavailable)
-
-
-def _no_file(path: str) -> bytes:
-    raise BadImage(f"{path[:40]!r} is a path, and chats read none: give the image itself")

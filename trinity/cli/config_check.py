@@ -12,7 +12,7 @@ from trinity.cli.overrides import parse_overrides
 from trinity.config.check import CheckReport, check_file, locate_errors
 from trinity.config.checks.hubs import hub_notes
 from trinity.config.checks.packages import missing_packages
-from trinity.config.checks.runtime import check_local_data, check_package
+from trinity.config.checks.runtime import check_local_inputs, check_package
 from trinity.config.plan.rollouts_ahead import largest_lag
 from trinity.config.schema.base import KeyStatus
 from trinity.errors import UserError
@@ -42,7 +42,7 @@ def check_on_machine(path: Path, overrides: Mapping[str, JsonValue]) -> CheckRep
     for check in (
         partial(check_package, report.stages[0].config.monitor),
         partial(check_part_names, report.stages),
-        partial(check_local_data, report.stages),
+        partial(check_local_inputs, report.stages),
     ):
         try:
             check()

@@ -216,8 +216,31 @@ def with_data_urls(messages: Sequence[Any]) -> list[Any]:
         text = base64.b64encode(encoded(image)).decode()
         return {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{text}"}}
 
+    return _with_parts(messages, plain)
+
+
+def with_hashes(messages: Sequence[Any]) -> list[Any]:
+    """Returns a chat whose images are parts with their hashes, as it is when it was asked.
+
+    Raises: BadImage.
+    """
+
+    def hashed(part: Any) -> Any:
+        if not is_image_part(part) or has_hash(part):
+            return part
+        return part_of(image_of(content_of(part, no_file)).ref)
+
+    return _with_parts(messages, hashed)
+
+
+def no_file(path: str) -> bytes:
+    """Raises: BadImage."""
+    raise BadImage(f"{path[:_SHOWN]!r} is a path, and chats read none: give the image itself")
+
+
+def _with_parts(messages: Sequence[Any], change: Callable[[Any], Any]) -> list[Any]:
     return [
-        {**message, "content": [plain(part) for part in parts]}
+        {**message, "content": [change(part) for part in parts]}
         if isinstance(message, dict) and (parts := parts_of(message.get("content")))
         else message
         for message in messages

@@ -32,7 +32,7 @@ from typing import Any
 
 import numpy as np
 
-from trinity.data.images import images_of
+from trinity.data.images import images_of, with_hashes
 from trinity.types import Experience, JsonValue, SamplingParams
 from trinity.workflows.messages import (
     Message,
@@ -82,7 +82,7 @@ def match_answers(
     Of several equal answers to one prompt the last is taken: after a retry, that one was kept.
     Without `by_text` a message whose call is not found has no answer.
     """
-    messages = [as_mapping(message) for message in messages]
+    messages = with_hashes([as_mapping(message) for message in messages])
     places = [i for i, message in enumerate(messages) if role_of(message) == ASSISTANT]
     found = _by_call(messages, places, answers, was_asked)
     if by_text:

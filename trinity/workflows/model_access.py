@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Coroutine, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
+from trinity.data.images import images_of, with_hashes
 from trinity.errors import UserError
 from trinity.plugins import get_logger
 from trinity.types import Experience, JsonObject, SamplingParams
@@ -303,8 +304,11 @@ class ModelAccess:
     def was_asked(self, messages: Sequence[Message], answer: Experience) -> bool:
         """Returns true if an answer is the answer to exactly these messages, with its call's tools.
 
-        Messages are compared as tokens, as they are and as the API passes them on.
+        Messages are compared as tokens, as they are and as the API passes them on, and images by
+        their hashes.
         """
+        if images_of(as_mappings(messages)) != list(answer.blobs):
+            return False
         sequence = answer.sequence
         prompt = sequence.tokens[: sequence.prompt_length].tolist()
         return self.encodes_to(messages, prompt, answer.tools_sha256)
@@ -331,7 +335,7 @@ class ModelAccess:
 
     def get_message_token_len(self, messages: Sequence[Any]) -> TokenCount:
         """Returns the number of tokens of a chat as a prompt; it may be awaited."""
-        return TokenCount(len(self._tokenizer.encode_chat(messages).token_ids))
+        return TokenCount(len(self._tokenizer.encode_chat(with_hashes(messages)).token_ids))
 
     def clone_with_isolated_history(self) -> Self:
         """Returns this model: each attempt has a separate history."""

@@ -5,8 +5,9 @@ import io
 import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import anthropic
 import numpy as np
@@ -32,14 +33,18 @@ from services.explorer.types import model_weights
 from tests.support.images import BAD, data_url
 from tests.support.vision_models import make_vision_model
 from tests.unit.explorer.builders import build_plan
+from tests.unit.workflows.scripted import task_of
+from trinity.config.schema.data import FormatConfig
 from trinity.config.schema.explorer import EngineConfig
 from trinity.data.conversations import FAMILIES
-from trinity.data.images import decode, image_of, images_of, part_of
+from trinity.data.images import decode, image_of, images_of, opened, part_of, with_hashes
 from trinity.data.vision import VisionProcessor
 from trinity.errors import UserError
+from trinity.plugins import WORKFLOWS
 from trinity.runtime.security.credentials import PLAINTEXT
 from trinity.types import Experience, FloatArray, JsonObject, SamplingParams
 from trinity.workflows.generation import ImagePrompt, ModelLimits
+from trinity.workflows.messages import Message
 from trinity.workflows.model import ModelWrapper
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
@@ -67,7 +72,12 @@ class Store:
         return {sha256: self.contents[sha256] for sha256 in hashes}
 
     async def resolve(self, messages: Sequence[Any]) -> list[Any]:
-        return list(messages)
+        return with_hashes(messages)
+
+    def drawn(self, part: JsonObject) -> dict[str, Any]:
+        """The part with a PIL image, as workflows have it."""
+        content = self.contents[bytes.fromhex(str(part["sha256"]))]
+        return {"type": "image", "image": opened(image_of(content))}
 
 
 class Served:
@@ -205,14 +215,48 @@ def normalized(pixels: torch.Tensor, directory: Path) -> FloatArray:
 @pytest.mark.asyncio(loop_scope="module")
 async def test_a_later_turn_may_have_further_images(served: Served) -> None:
     first, second = (served.store.add(size, 20 + seed) for seed, size in enumerate(SIZES))
-    model = served.model()
-    (answer,) = await model.chat_async(chat(first), max_tokens=3)
-    tool = {"role": "tool", "content": [{"type": "text", "text": "look: "}, second]}
-    said = [*chat(first), {"role": "assistant", "content": answer.response_text}, tool]
+    model, drawn = served.model(), [served.store.drawn(part) for part in (first, second)]
+    (answer,) = await model.chat_async(chat(drawn[0]), max_tokens=3)
+    tool = {"role": "tool", "content": [{"type": "text", "text": "look: "}, drawn[1]]}
+    said = [*chat(drawn[0]), {"role": "assistant", "content": answer.response_text}, tool]
     (last,) = await model.chat_async(said)
     assert [ref.sha256.hex() for ref in last.blobs] == [first["sha256"], second["sha256"]]
     by_hand = logprobs_by_transformers(served, last, served.directory)
     np.testing.assert_allclose(last.sequence.rollout_logprobs, by_hand, rtol=0, atol=1e-4)
+
+    # A transcript is known by its images too: another one of the same size is another question.
+    said.append({"role": "assistant", "content": last.response_text})
+    whole = await model.convert_messages_to_experience_async(said)
+    samples = [whole, *whole.further]
+    assert samples[-1].blobs == last.blobs
+    assert samples[-1].sequence.tokens.tolist() == last.sequence.tokens.tolist()
+    answered = sum(int(sample.sequence.action_mask.sum()) for sample in samples)
+    assert answered == answer.sequence.response_length + last.sequence.response_length
+    assert model.get_message_token_len(chat(drawn[0])) == answer.sequence.prompt_length
+    other = served.store.add(SIZES[0], 29)
+    await model.chat_async(chat(other), max_tokens=1)
+    own, others = cast(list[Message], chat(first)), cast(list[Message], chat(other))
+    assert model.was_asked(own, answer) and not model.was_asked(others, answer)
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_the_hinted_policy_sees_the_image_of_the_row(served: Served) -> None:
+    part = served.store.add(SIZES[0], 40)
+    columns = FormatConfig(prompt_key="problem", response_key="answer", image_key="images")
+    row: JsonObject = {"problem": "<image>how many? ", "answer": "2", "images": [part]}
+    task = task_of(row, columns=columns, workflow_args={"hint_template": "It is {hint}. "})
+    model = served.model()
+    [made] = await WORKFLOWS.get("self_distill_workflow")(task=task, model=model).run_async()
+    texts = [{"type": "text", "text": text} for text in ("how many? ", "It is 2. ")]
+    hinted: Any = [{"role": "user", "content": [part, *texts]}]
+    prompt = served.tokenizer.encode_chat(hinted).token_ids
+    answer = made.sequence.tokens[made.sequence.prompt_length :].tolist()
+    body = replace(
+        made.sequence, tokens=np.array([*prompt, *answer], np.int32), prompt_length=len(prompt)
+    )
+    by_hand = logprobs_by_transformers(served, replace(made, body=body), served.directory)
+    found: Any = made.arrays["teacher_logprobs"].data
+    np.testing.assert_allclose(found, by_hand, rtol=0, atol=1e-4)
 
 
 @pytest.mark.asyncio(loop_scope="module")

@@ -8,7 +8,7 @@ from tests.support.stand_in_hub import make_hub
 from tests.unit.config.builders import config
 from trinity.config.checks.hubs import hub_notes
 from trinity.config.checks.packages import missing_packages
-from trinity.config.checks.runtime import check_local_data
+from trinity.config.checks.runtime import check_local_inputs
 from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.config.plan.task_storage import mounted_path
 from trinity.config.planning import plan_experiment
@@ -90,14 +90,14 @@ def test_a_train_step_is_an_explore_step() -> None:
 def test_a_task_set_is_loaded_by_the_check(path: str, words: str) -> None:
     plan = planned(path)
     with pytest.raises(UserError, match=words):
-        check_local_data(plan.stages)
+        check_local_inputs(plan.stages)
     assert list(hub_notes(plan.stages)) == []
 
 
 @pytest.mark.usefixtures("hub")
 def test_what_episodes_fetch_is_advice() -> None:
     plan = planned("fetching")
-    check_local_data(plan.stages)
+    check_local_inputs(plan.stages)
     said = "taskset `sums`: it fetches things: that needs the network"
     assert list(hub_notes(plan.stages)) == [said]
     assert list(hub_notes(planned("quiet").stages)) == []
@@ -116,7 +116,7 @@ def test_a_missing_or_old_environment_is_one_sentence(hub: Path) -> None:
     (hub / STAMP).unlink()
     (said,) = missing()
     assert "is missing" in said
-    check_local_data(plan.stages)  # nothing is started
+    check_local_inputs(plan.stages)  # nothing is started
 
 
 def test_a_deployment_mounts_the_folder_of_an_environment() -> None:

@@ -10,7 +10,7 @@ import pytest
 from tests.unit.config.builders import CPT, DPO, GRPO, SFT, config, write_model, write_rows
 from tests.unit.config.preflight import MESSAGES, TASK, TURNS, check, grpo, sft
 from trinity.config.checks.rows import TRUTH_REWARDS
-from trinity.config.checks.runtime import check_inputs, check_local_data
+from trinity.config.checks.runtime import check_inputs, check_local_inputs
 from trinity.config.planning import plan_experiment
 from trinity.errors import UserError
 from trinity.plugins import REWARDS
@@ -329,7 +329,9 @@ def test_a_file_of_data_juicer_that_is_not_there_is_told(tmp_path: Path, model: 
 def test_data_that_are_here_are_checked_with_the_file(tmp_path: Path) -> None:
     path = write_rows(tmp_path / "train.jsonl", {"question": "x"})
     with pytest.raises(UserError, match="no column `prompt`"):
-        check_local_data(plan_experiment(config(GRPO, **grpo("/not/here", {"path": path}))).stages)
-    check_local_data(
+        check_local_inputs(
+            plan_experiment(config(GRPO, **grpo("/not/here", {"path": path}))).stages
+        )
+    check_local_inputs(
         plan_experiment(config(GRPO, **grpo("/not/here", {"path": "/not/here.json"}))).stages
     )

@@ -7,11 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from pydantic import JsonValue
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import PretrainedConfig
 
 from tests.support.vision_models import KINDS, config_of
 from tests.unit.trainer.builders import make_plan
+from trinity.cli.config_check import check_on_machine
 from trinity.config.checks.vision import check_vision
 from trinity.config.plan.arithmetic import packing_obstacle, sharing_obstacle
 from trinity.config.plan.stage_plan import StagePlan
@@ -75,6 +77,34 @@ def test_settings_that_leave_images_out_are_refused(
     plan = make_plan(tmp_path / "model", algorithm, trainer)
     with pytest.raises(UserError, match=told):
         check_vision(plan)
+
+
+def test_a_file_with_ulysses_checks_once_that_key_is_one(tmp_path: Path) -> None:
+    """The keys of Trinity-RFT's example `mix_vlm`, whose model has been fetched."""
+    model_of(tmp_path / "model", "qwen2_5_vl")
+    rows = "format: {prompt_key: problem, response_key: answer, image_key: images}"
+    (tmp_path / "run.yaml").write_text(f"""
+checkpoint_root_dir: {tmp_path}
+algorithm: {{algorithm_type: mix_chord, repeat_times: 8}}
+model: {{model_path: {tmp_path}/model, max_response_tokens: 64, max_model_len: 400}}
+cluster: {{node_num: 1, gpu_per_node: 8}}
+buffer:
+  total_epochs: 4
+  batch_size: 32
+  train_batch_size: 320
+  explorer_input:
+    taskset: {{path: a/hub, {rows}}}
+    default_workflow_type: simple_mm_workflow
+    default_reward_fn_type: math_boxed_reward
+  trainer_input:
+    auxiliary_buffers: {{sft_dataset: {{storage_type: file, path: a/hub, {rows}}}}}
+explorer: {{rollout_model: {{engine_num: 4}}}}
+trainer: {{max_token_len_per_gpu: 800, ulysses_sequence_parallel_size: 2}}
+""")
+    [error] = check_on_machine(tmp_path / "run.yaml", {}).errors
+    assert error.startswith(f"{tmp_path}/run.yaml:17: ") and error.endswith(": give 1")
+    one: dict[str, JsonValue] = {"trainer.ulysses_sequence_parallel_size": 1}
+    assert check_on_machine(tmp_path / "run.yaml", one).errors == ()
 
 
 def test_a_tower_that_is_not_there_cannot_be_frozen(tmp_path: Path) -> None:

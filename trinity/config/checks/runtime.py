@@ -242,9 +242,12 @@ def check_inputs(plan: ExperimentPlan) -> None:
     _raise_all(_checks(plan))
 
 
-def check_local_data(stages: Sequence[StagePlan]) -> None:
-    """Checks only the data with files on this machine."""
-    _raise_all(check for stage in stages for check in _data_checks(stage, only_here=True))
+def check_local_inputs(stages: Sequence[StagePlan]) -> None:
+    """Checks only data and vision models with files on this machine, which may not run them."""
+    checks = [check for stage in stages for check in _data_checks(stage, only_here=True)]
+    for stage in stages:
+        checks.append((f"stage `{stage.name}`: ", partial(check_vision, stage, runs_here=False)))
+    _raise_all(checks)
 
 
 def _raise_all(checks: Iterable[Check]) -> None:

@@ -21,7 +21,7 @@ def has_images(stage: StagePlan) -> bool:
     return asked or any(form.image_key is not None for form in formats)
 
 
-def check_vision(stage: StagePlan) -> None:
+def check_vision(stage: StagePlan, *, runs_here: bool = True) -> None:
     """Raises UserError for images that the stage's model cannot be asked about or trained on."""
     shows_images = has_images(stage)
     if stage.external_model is not None:
@@ -39,7 +39,7 @@ def check_vision(stage: StagePlan) -> None:
     if kind not in FAMILIES:
         _check_text_model(stage, kind, shows_images=shows_images)
         return
-    if find_spec("torchvision") is None:
+    if runs_here and find_spec("torchvision") is None:
         raise UserError(
             f"the model {directory} reads images, for which torchvision is missing: run "
             "`trinity setup cpu` or `trinity setup gpu`"
