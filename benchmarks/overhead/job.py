@@ -37,17 +37,17 @@ class OverheadJob:
         given: dict[str, Any] = json.loads(text)
         return cls(**given | {name: Path(given[name]) for name in ("model", "data", "work")})
 
-    def write_config(self, name: str, *, sync_offset: int) -> Path:
-        """The YAML file for `trinity run`."""
+    def write_config(self, name: str, **synchronizer: object) -> Path:
+        """The YAML file for `trinity run`, with these settings of the synchronizer."""
         path = self.work / f"{name}.yaml"
-        OmegaConf.save(OmegaConf.create(self._values(name, sync_offset)), path)
+        OmegaConf.save(OmegaConf.create(self._values(name, synchronizer)), path)
         return path
 
     def plan(self) -> StagePlan:
         """The stage that the configuration plans."""
-        return plan_experiment(load_config(self.write_config("plan", sync_offset=0))).stages[0]
+        return plan_experiment(load_config(self.write_config("plan"))).stages[0]
 
-    def _values(self, name: str, sync_offset: int) -> Mapping[str, object]:
+    def _values(self, name: str, synchronizer: Mapping[str, object]) -> Mapping[str, object]:
         taskset = {
             "name": "sums",
             "path": str(self.data),
@@ -76,7 +76,7 @@ class OverheadJob:
                 },
             },
             "trainer": {"dtype": "float32", "max_token_len_per_gpu": 8192, "save_interval": 0},
-            "synchronizer": {"sync_interval": 1, "sync_offset": sync_offset},
+            "synchronizer": {"sync_interval": 1, **synchronizer},
             "stages": [
                 {
                     "stage_name": STAGE,

@@ -17,9 +17,9 @@ PARTS = {
 }
 
 
-def measure(job: OverheadJob, name: str, *, sync_offset: int) -> Steps:
+def measure(job: OverheadJob, name: str, **synchronizer: object) -> Steps:
     """Run to the end; a step lasts from one report to the next."""
-    config = job.write_config(name, sync_offset=sync_offset)
+    config = job.write_config(name, **synchronizer)
     log = job.work / f"{name}.log"
     command = [sys.executable, "-m", "trinity.cli.main", "run", "--config", str(config)]
     with log.open("wb") as out:

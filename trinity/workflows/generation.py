@@ -326,6 +326,8 @@ class AttemptCalls:
         self._is_closed = False
         self.num_begun = 0
         """Calls that were made, whatever became of them."""
+        self.num_tokens = 0
+        """Of their answers."""
 
     @property
     def is_closed(self) -> bool:

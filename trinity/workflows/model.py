@@ -383,6 +383,7 @@ class ModelWrapper(RatingModel):
                 await self.shown(prompt), sampling, min_tokens=min_tokens, on_delta=on_delta
             )
             made(generation)
+            self._calls.num_tokens += len(generation.token_ids)
             _log_answer(self._tokenizer, prompt, generation)
             return generation
 

@@ -159,6 +159,11 @@ class ModelAccess:
         return self._calls.num_begun
 
     @property
+    def num_drawn_tokens(self) -> int:
+        """Tokens of the answers so far."""
+        return self._calls.num_tokens
+
+    @property
     def is_closed(self) -> bool:
         """True if the attempt is over."""
         return self._calls.is_closed

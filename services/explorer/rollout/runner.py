@@ -26,7 +26,7 @@ from trinity.config.schema.explorer import ExplorerConfig
 from trinity.data.codec import check_experience
 from trinity.rewards.score import BadReward, as_reward
 from trinity.runtime.logs import RateLimitedLog, redact_passwords
-from trinity.runtime.telemetry import tracing
+from trinity.runtime.telemetry import metrics, names, tracing
 from trinity.runtime.threads import MAX_ABANDONED, DaemonThreads, abandon_task, is_being_cancelled
 from trinity.types import EID, Experience
 from trinity.user_code.values import UserCodeFailed, place_of
@@ -42,6 +42,7 @@ GRACE_SECONDS = 2.0
 """Time for cleanup after a cancellation; a task that takes longer is abandoned."""
 MIN_SECONDS = 1.0
 """Lower bound: the time of short runs depends more on the machine than on the run."""
+LOST_WITH_RUN = {names.FATE: "run"}
 MAX_REASON_CHARACTERS = 500
 MAX_PLACES = 100
 """Most places of users' code whose failures are logged with a traceback."""
@@ -287,6 +288,17 @@ class AttemptRunner:
     ) -> dict[int, list[Experience]]:
         """Runs the workflow; when this returns, no attempt uses the engine any more."""
         model = self._factory.create_model(attempts[0], weights)
+        made: dict[int, list[Experience]] = {}
+        try:
+            made = await self._run_workflow(attempts, model)
+        finally:
+            if not made and not model.session_turns:  # stored turns answer the next attempt
+                metrics.LOST_TOKENS.add(model.num_drawn_tokens, LOST_WITH_RUN)
+        return made
+
+    async def _run_workflow(
+        self, attempts: Sequence[Attempt], model: ModelWrapper
+    ) -> dict[int, list[Experience]]:
         auxiliary = self._factory.create_auxiliary_models(attempts[0])
         try:
             images = await self._factory.load_images(attempts[0].assignment)

@@ -15,11 +15,13 @@ from services.explorer.engine.weight_transfer import WeightLoader
 from services.explorer.types import WeightsId, WeightsVersion
 from tests.integration.explorer.conftest import END, MAX_MODEL_LEN, SharedEngines
 from tests.integration.explorer.test_engine import PROMPT, sampling
+from trinity.runtime.telemetry import metrics
 from trinity.types import FloatArray
-from trinity.workflows.generation import Generation, GenerationDelta
+from trinity.workflows.generation import Generation, GenerationDelta, OnDelta
 
 NUM_REQUESTS = 6
 NUM_SWAPS = 5
+TOKENS_BETWEEN = 6
 NUM_TOKENS = MAX_MODEL_LEN - len(PROMPT) - 2
 TOLERANCE = 1e-3
 OTHER_MODEL = 0.1
@@ -37,25 +39,43 @@ def weights_of(version: int, models: tuple[Path, Path]) -> WeightsVersion:
     )
 
 
+class DeltaListener:
+    """Counts the tokens that requests have so far."""
+
+    def __init__(self, number: int) -> None:
+        self.heard = [0] * number
+        self._has_more = asyncio.Event()
+
+    def of(self, request: int) -> OnDelta:
+        """Counts a request's."""
+
+        def on_delta(delta: GenerationDelta) -> None:
+            self.heard[request] += len(delta.token_ids)
+            self._has_more.set()
+
+        return on_delta
+
+    async def wait_until(self, num_tokens: int) -> None:
+        """Returns once all have that many tokens, or one has all."""
+        while min(self.heard) < num_tokens and max(self.heard) < NUM_TOKENS:
+            self._has_more.clear()
+            await self._has_more.wait()
+
+
 async def generate_with_swaps(
     part: InFlightEngine, loader: WeightLoader, models: tuple[Path, Path]
 ) -> list[Generation]:
     """Answers of requests during which the weights change several times."""
-    has_more = asyncio.Event()
-
-    def on_delta(_: GenerationDelta) -> None:
-        has_more.set()
+    listener = DeltaListener(number=1)
 
     async def ask(seed: int) -> Generation:
         params = sampling(seed=seed, max_tokens=NUM_TOKENS)
-        listener = on_delta if seed == 0 else None
-        return await part.generate(PROMPT, params, min_tokens=NUM_TOKENS, on_delta=listener)
+        on_delta = listener.of(0) if seed == 0 else None
+        return await part.generate(PROMPT, params, min_tokens=NUM_TOKENS, on_delta=on_delta)
 
     asking = [asyncio.create_task(ask(seed)) for seed in range(NUM_REQUESTS)]
     for version in range(1, NUM_SWAPS + 1):
-        for _ in range(NUM_TOKENS // (NUM_SWAPS + 2)):
-            has_more.clear()
-            await has_more.wait()
+        await listener.wait_until(listener.heard[0] + TOKENS_BETWEEN)
         await loader.load_published(weights_of(version, models))
     return await asyncio.gather(*asking)
 
@@ -117,3 +137,29 @@ async def test_each_token_has_the_log_probability_of_its_spans_weights(
                     assert worst < TOLERANCE
                 else:  # the control: the other model is told apart
                     assert worst > OTHER_MODEL
+
+
+async def test_tokens_of_calls_that_are_cancelled_in_a_pause_are_counted_as_lost(
+    engines: SharedEngines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = cast(VllmEngine, await engines.get())
+    lost: list[float] = []
+    monkeypatch.setattr(metrics.LOST_TOKENS, "_record", lambda value, _: lost.append(value))
+    listener = DeltaListener(NUM_REQUESTS // 2)
+
+    async def ask(number: int) -> Generation:
+        params = sampling(seed=number, max_tokens=NUM_TOKENS)
+        on_delta = listener.of(number // 2) if number % 2 else None
+        return await engine.generate(PROMPT, params, min_tokens=NUM_TOKENS, on_delta=on_delta)
+
+    asking = [asyncio.create_task(ask(number)) for number in range(NUM_REQUESTS)]
+    await listener.wait_until(TOKENS_BETWEEN)
+    await engine.pause_requests()
+    for call in asking:
+        call.cancel()
+    await asyncio.wait(asking)
+    await engine.resume_requests()
+    assert lost[1::2] == listener.heard
+    assert len(lost) == NUM_REQUESTS and min(lost) > 0
+    ended = await engine.generate(PROMPT, sampling(max_tokens=3), min_tokens=3)
+    assert (len(ended.token_ids), ended.swaps, len(lost)) == (3, (), NUM_REQUESTS)

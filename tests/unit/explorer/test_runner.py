@@ -22,6 +22,7 @@ from tests.unit.explorer.runs import outcome_of, taskset
 from trinity.errors import UserError
 from trinity.plugins import REWARDS, WORKFLOWS
 from trinity.rewards.reward import REWARD_POOL
+from trinity.runtime.telemetry import metrics
 from trinity.runtime.threads import DaemonThreads
 from trinity.types import EID, Experience, VersionSpan, experience_id
 from trinity.workflows.simple_workflow import SimpleWorkflow
@@ -276,6 +277,17 @@ async def test_a_workflow_that_cancels_itself_failed(tmp_path: Path) -> None:
 async def test_what_the_buffer_would_refuse_is_a_failure_here(tmp_path: Path) -> None:
     outcome = await outcome_of(tmp_path, default_workflow_type="test_gap")
     assert "version_spans end at 2, the response has 3 tokens" in outcome.failure
+
+
+async def test_tokens_of_finished_calls_are_lost_with_their_run_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost: list[float] = []
+    monkeypatch.setattr(metrics.LOST_TOKENS, "_record", lambda value, _: lost.append(value))
+    await outcome_of(tmp_path)
+    assert lost == []
+    await outcome_of(tmp_path, default_workflow_type="test_gap")
+    assert lost == [3]
 
 
 async def test_what_a_run_does_to_its_task_reaches_no_other_run(tmp_path: Path) -> None:

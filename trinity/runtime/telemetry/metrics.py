@@ -153,6 +153,11 @@ GENERATE_SECONDS = Histogram(
 GENERATE_TOKENS = Histogram(
     "gen_ai.client.token.usage", "{token}", "Tokens in and out of a call", bounds=TOKENS
 )
+LOST_TOKENS = Counter(
+    "trinity.rollout.lost_tokens",
+    "{token}",
+    "Tokens of calls that were ended, and of finished calls of runs that gave no sample",
+)
 SERVER_SECONDS = Histogram("rpc.server.call.duration", "s", "A call answered", bounds=SHORT)
 CLIENT_SECONDS = Histogram("rpc.client.call.duration", "s", "A call made", bounds=SHORT)
 ACTIVE_RUNS = ObservableGauge("trinity.explorer.runs", "{run}", "Runs leased and not over")
