@@ -1,6 +1,7 @@
 """Advice on a plan: settings that are allowed but rarely intended."""
 
 import math
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -29,6 +30,7 @@ from trinity.config.plan.model import missing_from_cache
 from trinity.config.plan.model_code import model_code
 from trinity.config.plan.parts import ResolvedRows
 from trinity.config.plan.placement import gpu_demand_of
+from trinity.config.plan.rollouts_ahead import largest_lag
 from trinity.config.plan.rope import ROPE_KEYS
 from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
 from trinity.config.schema.choices import EXPLORING
@@ -42,6 +44,7 @@ _GUESSED_WORKFLOWS = {
 LOOKED_AT_STEPS = 100
 """Explore steps after which nothing new is expected."""
 
+SAFE_LAG = re.compile(r"(?P<lag>\d+|none) \((?P<task>\w+)\)")
 LEAST_TEMPERATURE = 0.01
 """vLLM takes this in the place of less, but for 0."""
 
@@ -220,6 +223,25 @@ def _correction_rejects_stale(stage: StagePlan) -> Iterator[str]:
         )
 
 
+def _older_than_safe(stage: StagePlan) -> Iterator[str]:
+    """Measured: older rollouts than these taught an algorithm nothing."""
+    algorithm = stage.algorithm
+    measured = SAFE_LAG.fullmatch(ALGORITHM_TYPES.get(algorithm.algorithm_type).safe_lag)
+    if measured is None or algorithm.rollout_correction.is_on or not stage.needs_rollout:
+        return
+    safe = 0 if measured["lag"] == "none" else int(measured["lag"])
+    varies = stage.has_dynamic_sync or stage.keeps_requests
+    lag = largest_lag(stage) if varies else _usual_staleness(stage)
+    most = algorithm.sampling.max_staleness
+    lag = lag if most is None else min(lag, most)
+    if lag > safe:
+        yield (
+            f"rollouts have a lag of up to {lag} train steps, and `{algorithm.algorithm_type}` was "
+            f"measured to learn at {safe} at most (task `{measured['task']}`): "
+            "`synchronizer.sync_offset: 0` has fresh ones, other algorithms take older ones"
+        )
+
+
 def _usual_staleness(stage: StagePlan) -> int:
     """Returns the largest lag of a rollout's weights, in train steps, if no rows are filtered."""
     steps = range(1, min(stage.total_explore_steps or LOOKED_AT_STEPS, LOOKED_AT_STEPS) + 1)
@@ -341,6 +363,7 @@ ADVICE_RULES: tuple[Callable[[StagePlan], Iterator[str]], ...] = (
     _nothing_is_dropped,
     _staleness_below_usual,
     _correction_rejects_stale,
+    _older_than_safe,
     cooldown_in_steps,
     repeat_times_ignored,
     format_of_training_data,

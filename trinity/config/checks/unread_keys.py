@@ -74,6 +74,10 @@ def _is_fully_async(stage: StagePlan) -> bool:
     return stage.config.synchronizer.sync_style == "fully_async"
 
 
+def _in_bench(stage: StagePlan) -> str:
+    return "`mode: bench` evaluates each version by itself" if stage.mode == "bench" else ""
+
+
 UNREAD: Mapping[str, Reason] = {
     "algorithm.sample_strategy": _on_data,
     "algorithm.sample_strategy_args": _stored_staleness,
@@ -105,6 +109,8 @@ UNREAD: Mapping[str, Reason] = {
     "synchronizer.sync_offset": lambda stage: (
         "`explorer.max_inflight_batches` takes its place" if _is_fully_async(stage) else ""
     ),
+    "synchronizer.weight_update": _in_bench,
+    "synchronizer.sync_style": _in_bench,
     "explorer.over_rollout.ratio": _unless(
         lambda stage: stage.num_droppable_tasks or not stage.needs_rollout,
         "it is less than one of the tasks of `buffer.batch_size`",

@@ -289,7 +289,7 @@ class StagePlan(PlanModel):
         """True if engines take new weights amid requests."""
         sync = self.config.synchronizer
         keeps = sync.weight_update == "keep" or sync.sync_style == "fully_async"
-        return self.needs_training and keeps
+        return self.needs_training and keeps and self.mode != "bench"
 
     def requests_version(self, explore_step: int) -> bool:
         """True if `explore_step` begins by requesting newer weights (`explorer_driven`)."""

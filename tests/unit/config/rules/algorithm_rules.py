@@ -27,6 +27,15 @@ ALGORITHM = [
         told=ADVICE,
         said="repeat_times: 1",
     ),
+    told(
+        "an algorithm that wants fresh rollouts",
+        {
+            "algorithm": {"algorithm_type": "opmd"},
+            "synchronizer": {"sync_offset": 1, "weight_update": "keep"},
+        },
+        ADVICE,
+        "measured to learn at 0 at most",
+    ),
     follows(
         "arguments lie over the defaults",
         at("algorithm.policy_loss_fn_args", {"clip_range": 0.3}),

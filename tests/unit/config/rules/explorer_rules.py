@@ -6,6 +6,7 @@ from tests.unit.config.rules.case import (
     ADVICE,
     NO_EFFECT,
     PLANNED,
+    RENAMED,
     ROLLOUT,
     SILENT,
     Tree,
@@ -90,6 +91,22 @@ SYNCHRONIZER = [
         at("synchronizer.explorer_sync_interval", 2),
         PLANNED,
         "share `sync_interval`",
+    ),
+    told(
+        "the trainer's interval",
+        {"synchronizer": {"sync_style": "fully_async", "trainer_sync_interval": 3}},
+        RENAMED,
+        "sync_interval",
+        holds=lambda plan: plan.config.synchronizer.sync_interval == 3,
+    ),
+    *(
+        told(
+            f"an evaluation with {key}",
+            {"mode": "bench", "synchronizer": {key: value}, **evaluated()},
+            ADVICE,
+            "has no effect: `mode: bench`",
+        )
+        for key, value in (("weight_update", "keep"), ("sync_style", "fully_async"))
     ),
     told("wait_for_checkpoint", at("synchronizer.wait_for_checkpoint", True), NO_EFFECT, "wait"),
     follows(
