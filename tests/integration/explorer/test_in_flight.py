@@ -163,3 +163,47 @@ async def test_tokens_of_calls_that_are_cancelled_in_a_pause_are_counted_as_lost
     assert len(lost) == NUM_REQUESTS and min(lost) > 0
     ended = await engine.generate(PROMPT, sampling(max_tokens=3), min_tokens=3)
     assert (len(ended.token_ids), ended.swaps, len(lost)) == (3, (), NUM_REQUESTS)
+
+
+async def test_an_answer_that_ends_as_requests_pause_has_no_part_in_the_change(
+    engines: SharedEngines, models: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The front end reads its last tokens after the core has paused."""
+    engine = cast(VllmEngine, await engines.get())
+    core, pause = engine._engine.engine_core, engine._engine.pause_generation
+    read, may_read = core.get_output_async, asyncio.Event()
+    may_read.set()
+
+    async def read_later() -> object:
+        await may_read.wait()
+        return await read()
+
+    async def pause_first(*, mode: Literal["keep"], clear_cache: bool) -> None:
+        await pause(mode=mode, clear_cache=clear_cache)
+        may_read.set()
+
+    monkeypatch.setattr(core, "get_output_async", read_later)
+    monkeypatch.setattr(engine._engine, "pause_generation", pause_first)
+    part = InFlightEngine(engine, WeightsId(version=0, incarnation=1))
+    loader = WeightLoader(part, loaded=weights_of(0, models), in_flight=[part])
+    listener = DeltaListener(2)
+    lengths = (2 * TOKENS_BETWEEN, NUM_TOKENS)
+    asking = [
+        asyncio.create_task(
+            part.generate(
+                PROMPT,
+                sampling(seed=number, max_tokens=length),
+                min_tokens=length,
+                on_delta=listener.of(number),
+            )
+        )
+        for number, length in enumerate(lengths)
+    ]
+    await listener.wait_until(2)
+    may_read.clear()
+    while core.outputs_queue.qsize() < 2 * TOKENS_BETWEEN:  # noqa: ASYNC110  # it has no event
+        await asyncio.sleep(0)
+    await loader.load_published(weights_of(1, models))
+    ended, _ = await asyncio.gather(*asking)
+    assert [span.version for span in ended.version_spans] == [0]
+    await loader.load_published(weights_of(2, models))  # those that other tests begin with
