@@ -108,7 +108,6 @@ class VllmEngine:
                 deltas.append(_delta(output, sampling.logprobs))
                 if on_delta is not None and output.token_ids:
                     on_delta(deltas[-1])
-            self._swaps.pop(request_id)  # at once: the next swap is not this one's
             return output
 
         with self._registered() as (request_id, swaps):
@@ -158,7 +157,7 @@ class VllmEngine:
         try:
             yield request_id, swaps
         finally:
-            self._swaps.pop(request_id, None)
+            del self._swaps[request_id]
 
     async def pause_requests(self) -> None:
         """Pauses all requests where they are; see `PausingEngine`.
