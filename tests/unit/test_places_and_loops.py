@@ -268,7 +268,8 @@ LOOPS: dict[str, dict[str, str]] = {
         "services/explorer/engine/interface.py": (
             "EnginePool.load_weights EnginePool.receive_weights"
         ),
-        "services/explorer/engine/vllm.py": "VllmEngine._stream VllmEngine._unless_cancelled",
+        "services/explorer/engine/in_flight.py": "unless_cancelled",
+        "services/explorer/engine/vllm.py": "VllmEngine._stream",
         "services/explorer/engine/weight_transfer.py": "WeightLoader._await_with_health_checks",
         "services/explorer/openai_api/handler.py": "EventStream.send_answer",
         "services/explorer/rollout/runner.py": (

@@ -1,16 +1,20 @@
 """Weights that change while an engine has requests, and the weights that drew each token."""
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
 
 from services.explorer.engine.interface import Engine
 from services.explorer.types import WeightsId
+from trinity.runtime.telemetry import metrics, names
 from trinity.types import SamplingParams, VersionSpan
 from trinity.weights.offer import Receivers, ReceiverSlot
 from trinity.workflows.generation import Generation, OnDelta, Scores
+
+ValueT = TypeVar("ValueT")
 
 
 @runtime_checkable
@@ -116,6 +120,24 @@ class InFlightEngine:
         self._loads.append(self._loaded)
         await self._engine.resume_requests()
         self._is_paused = False
+
+
+async def unless_cancelled(
+    call: Coroutine[None, None, ValueT], num_drawn: Callable[[], int]
+) -> ValueT:
+    """Awaits an engine's call; if it is cancelled, counts the tokens that it had so far as lost.
+
+    vLLM forgets a request when its own caller is cancelled, so that caller is another task.
+    """
+    task = asyncio.create_task(call)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        metrics.LOST_TOKENS.add(num_drawn(), {names.FATE: "call"})
+        raise
+    finally:
+        task.cancel()
+        await asyncio.wait({task})
 
 
 def spans_of(generation: Generation, names: Sequence[WeightsId]) -> tuple[VersionSpan, ...]:

@@ -6,7 +6,7 @@ import itertools
 import logging
 import multiprocessing
 import threading
-from collections.abc import AsyncGenerator, Coroutine, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import aclosing, contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from services.explorer.engine.images import check_expansion, request_of
+from services.explorer.engine.in_flight import unless_cancelled
 from services.explorer.engine.interface import DeviceRequest, EngineDied, EngineOptions
 from services.explorer.engine.vllm_options import (
     detect_hardware,
@@ -27,7 +28,6 @@ from services.explorer.engine.vllm_options import (
 from trinity.config.plan.auxiliary import class_of, model_directory
 from trinity.errors import UserError
 from trinity.runtime.imports import collection_paused
-from trinity.runtime.telemetry import metrics, names
 from trinity.runtime.threads import in_daemon_thread
 from trinity.types import MAX_EXPERTS, ArrayData, FinishReason, SamplingParams
 from trinity.weights.offer import Receivers, ReceiverSlot
@@ -45,7 +45,6 @@ logger = logging.getLogger(__name__)
 
 SHUTDOWN_SECONDS = 0.5
 """The child process is killed after this time: it has no state worth keeping."""
-LOST_IN_CALL = {names.FATE: "call"}
 SCHEMA_REJECTED = "the engine does not take the schema of the response: "
 FINISH_REASONS = {
     "stop": FinishReason.STOP,
@@ -113,7 +112,9 @@ class VllmEngine:
         with self._registered() as (request_id, swaps):
             if sampling.stop:
                 await self._ensure_tokenizer()
-            output = await self._unless_cancelled(draw(request_id), request_id)
+            output = await unless_cancelled(
+                draw(request_id), lambda: drawn_tokens(self._engine).get(request_id, 0)
+            )
         num_tokens = sum(len(delta.token_ids) for delta in deltas)
         return Generation(
             routed_experts=self._routes(output, len(prompt_token_ids), num_tokens),
@@ -123,31 +124,6 @@ class VllmEngine:
             likeliest=[top for delta in deltas for top in delta.likeliest],
             swaps=tuple(swaps),
         )
-
-    async def _unless_cancelled(
-        self, call: Coroutine[None, None, "CompletionOutput"], request_id: str
-    ) -> "CompletionOutput":
-        """Awaits a request; if it is cancelled, counts the tokens that it had so far as lost.
-
-        vLLM forgets a request when its own caller is cancelled, so that caller is another task.
-        """
-        task = asyncio.create_task(call)
-        try:
-            return await asyncio.shield(task)
-        except asyncio.CancelledError:
-            metrics.LOST_TOKENS.add(self._drawn_tokens().get(request_id, 0), LOST_IN_CALL)
-            raise
-        finally:
-            task.cancel()
-            await asyncio.wait({task})
-
-    def _drawn_tokens(self) -> dict[str, int]:
-        """Returns the tokens of each request that the front end knows, as far as it has read."""
-        return {
-            state.external_req_id: state.detokenizer.num_output_tokens()
-            for state in self._engine.output_processor.request_states.values()
-            if state.detokenizer is not None
-        }
 
     @contextmanager
     def _registered(self) -> Iterator[tuple[str, list[int]]]:
@@ -167,7 +143,7 @@ class VllmEngine:
         """
         await self._engine.pause_generation(mode="keep", clear_cache=True)
         await self._read_all_outputs()
-        self._num_tokens = self._drawn_tokens()
+        self._num_tokens = drawn_tokens(self._engine)
 
     async def resume_requests(self) -> None:
         """Continues all requests; one that the core does not know yet has no token."""
@@ -384,6 +360,15 @@ class VllmEngine:
             structured_outputs=StructuredOutputsParams(json=schema) if schema else None,
             output_kind=RequestOutputKind.DELTA if as_deltas else RequestOutputKind.FINAL_ONLY,
         )
+
+
+def drawn_tokens(engine: "AsyncLLM") -> dict[str, int]:
+    """Returns the tokens of each request that the front end knows, as far as it has read."""
+    return {
+        state.external_req_id: state.detokenizer.num_output_tokens()
+        for state in engine.output_processor.request_states.values()
+        if state.detokenizer is not None
+    }
 
 
 @contextmanager
