@@ -15,6 +15,7 @@ import httpx
 import psycopg
 import pytest
 
+from tests.support.images import data_url, png
 from tests.support.model_free.experiment import experiment_plan, start_experiment, wait_until_ended
 from tests.support.model_free.stack import model_free_stack
 from trinity.api.v1 import synchronizer_pb2 as pb
@@ -29,8 +30,18 @@ KEY = "a key of the operator"
 TRAINED = """
     SELECT e.explore_step, e.reward, count(*) FROM batch_item i
     JOIN experience e ON e.experience_id = i.experience_id
-    WHERE i.experiment_id = %s GROUP BY 1, 2 ORDER BY 1, 2
+    WHERE i.experiment_id = %(id)s GROUP BY 1, 2 ORDER BY 1, 2
 """
+IMAGES = """
+    SELECT m.body, count(DISTINCT u.used_by) FROM media m
+    JOIN media_use u USING (tenant, sha256) WHERE u.used_by LIKE 'segment/%%' AND %(id)s <> ''
+    GROUP BY 1
+"""
+SEEN = png((9, 200, 9), (64, 48))
+PICTURE = [
+    {"type": "image_url", "image_url": {"url": data_url(SEEN)}},
+    {"type": "text", "text": "a"},
+]
 
 
 @dataclass
@@ -52,9 +63,15 @@ class Served:
         return TrinityClient(opened["proxy_url"])
 
     def trained(self) -> list[tuple[Any, ...]]:
+        return self._read(TRAINED)
+
+    def images(self) -> list[tuple[Any, ...]]:
+        return self._read(IMAGES)
+
+    def _read(self, query: str) -> list[tuple[Any, ...]]:
         dsn = SecretFiles(self.root / "stack" / "infra" / "secrets").folder / "buffer-postgres-dsn"
         with psycopg.connect(dsn.read_text().strip()) as connection:
-            return connection.execute(TRAINED, [self.experiment.id]).fetchall()
+            return connection.execute(query, {"id": self.experiment.id}).fetchall()
 
 
 @contextlib.asynccontextmanager
@@ -92,9 +109,9 @@ async def _answers(served: Served) -> bool:
         return False
 
 
-async def ask(client: TrinityClient, text: str, **options: Any) -> Any:
+async def ask(client: TrinityClient, asked: Any, **options: Any) -> Any:
     async with client.get_openai_async_client() as model:
-        messages: Any = [{"role": "user", "content": text}]
+        messages: Any = [{"role": "user", "content": asked}]
         return await model.chat.completions.create(model="", messages=messages, **options)
 
 
@@ -179,16 +196,16 @@ async def test_who_has_no_right_to_a_session_is_told_so(tmp_path: Path) -> None:
 async def test_a_session_outlasts_its_explorer(tmp_path: Path) -> None:
     async with serving(tmp_path, steps=1) as served:
         client = await served.client("one")
-        answers = [await ask(client, "a") for _ in range(2)]
+        answers = [await ask(client, PICTURE) for _ in range(2)]
         await client.feedback_async(1.0, [answers[0].id])
         pid = served.stack.pids["explorer"]
         os.kill(pid, signal.SIGKILL)
         async with asyncio.timeout(SECONDS):
             while served.stack.pids["explorer"] == pid or not client.alive():  # noqa: ASYNC110
                 await asyncio.sleep(0.1)
-        again = await ask(client, "a")
+        again = await ask(client, PICTURE)
         assert again.id == answers[1].id, "the one that may not have been received"
-        further = [await ask(client, "a") for _ in range(2)]
+        further = [await ask(client, PICTURE) for _ in range(2)]
         assert len({answer.id for answer in (*answers, *further)}) == 4
         for answer in (again, *further):
             await client.feedback_async(0.5, [answer.id])
@@ -196,3 +213,5 @@ async def test_a_session_outlasts_its_explorer(tmp_path: Path) -> None:
         ended = await wait_until_ended(served.stack.addresses.synchronizer, served.experiment.id)
         assert ended.state == pb.EXPERIMENT_STATE_FINISHED, ended.reason
         assert served.trained() == [(1, 0.5, 3), (1, 1.0, 1)]
+        [(stored, num_segments)] = served.images()
+        assert (stored, num_segments > 0) == (SEEN, True), "the image that was trained, once"
