@@ -129,7 +129,7 @@ async def test_rows_have_hashes_and_their_images_are_stored_once(
             await media.read([ref.sha256])
 
 
-@pytest.mark.parametrize("name", ["cut", "bomb", "page.png"])
+@pytest.mark.parametrize("name", ["cut", "bomb", "long", "page.png"])
 async def test_a_bad_image_is_named_by_its_row(buffer: Buffer, tmp_path: Path, name: str) -> None:
     content, sentence = BAD[name]
     (tmp_path / name).write_bytes(content)
