@@ -1,9 +1,9 @@
 """Requests to continue or score plain text or tokens, and their answers."""
 
 import time
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from services.explorer.openai_api import fields
 from services.explorer.openai_api.chat import ResponseWriter
@@ -331,7 +331,10 @@ class CompletionStreamWriter(OpenAiEnding):
         stop = model.stop_texts(request.sampling)
         self._texts = [TextStream(writer.tokenizer.decode, stop) for _ in range(count)]
         self._offsets = [0] * count
-        self._head = _head(writer, model)
+
+    @cached_property
+    def _head(self) -> JsonObject:
+        return _head(self._writer, self._model)
 
     async def generate(self, on_delta: OnIndexedDelta) -> list[Experience]:
         """Generates the answers, and passes their deltas to `on_delta`."""
@@ -394,7 +397,7 @@ class CompletionStreamWriter(OpenAiEnding):
 
 def _head(writer: ResponseWriter, model: ModelWrapper) -> JsonObject:
     return {
-        "id": f"cmpl-{uuid.uuid4().hex}",
+        "id": f"cmpl-{model.answer_id}",
         "object": "text_completion",
         "created": int(time.time()),
         "model": writer.model_path,

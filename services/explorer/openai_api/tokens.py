@@ -1,7 +1,7 @@
 """Tokens in, tokens out: vLLM's `/inference/v1/generate`."""
 
-import uuid
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 
 from services.explorer.openai_api.chat import ResponseWriter
 from services.explorer.openai_api.completions import (
@@ -25,8 +25,8 @@ from trinity.workflows.generation import GenerationDelta, Likeliest
 from trinity.workflows.model import ModelWrapper, OnIndexedDelta
 
 
-def read_tokens_request(body: object) -> tuple[str, CompletionRequest]:
-    """Returns the request's name and the same request for a completion.
+def read_tokens_request(body: object) -> tuple[str | None, CompletionRequest]:
+    """Returns the request's name, if it has one, and the same request for a completion.
 
     Raises: InvalidApiRequest naming the key.
     """
@@ -41,7 +41,7 @@ def read_tokens_request(body: object) -> tuple[str, CompletionRequest]:
     if not request.generates:
         raise InvalidApiRequest("`max_tokens` is at least 1 here", param="max_tokens")
     name = body.get("request_id")
-    return name if isinstance(name, str) else uuid.uuid4().hex, request
+    return name if isinstance(name, str) else None, request
 
 
 class TokensCall(CompletionCall):
@@ -79,11 +79,15 @@ class TokensCall(CompletionCall):
 class TokenEvents(OpenAiEnding):
     """Writes the events of a streamed answer, and the body of a complete one."""
 
-    def __init__(self, name: str, request: CompletionRequest, model: ModelWrapper) -> None:
+    def __init__(self, name: str | None, request: CompletionRequest, model: ModelWrapper) -> None:
         self._request = request
         self._model = model
         self._sampling = sampling_of(request, model)
-        self._head: JsonObject = {"request_id": name}
+        self._name = name
+
+    @cached_property
+    def _head(self) -> JsonObject:
+        return {"request_id": self._name or self._model.answer_id}
 
     async def generate(self, on_delta: OnIndexedDelta | None) -> list[Experience]:
         """Generates the answers, and passes their deltas to `on_delta`."""

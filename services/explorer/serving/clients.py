@@ -10,6 +10,7 @@ The secret is the key of a session. The buffer keeps the sessions, so any explor
 
 import asyncio
 import logging
+import sys
 import uuid
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -278,6 +279,8 @@ class ClientServer(ModelServer):
         reward, names, task = body.get("reward"), body.get("msg_ids"), body.get("task_id")
         if isinstance(reward, bool) or not isinstance(reward, int | float):
             raise InvalidApiRequest("`reward` is no number", param="reward")
+        if abs(reward) > sys.float_info.max:
+            raise InvalidApiRequest("`reward` is too large", param="reward")
         if not isinstance(names, list) or not names:
             raise InvalidApiRequest("`msg_ids` is no list of ids of answers", param="msg_ids")
         buffer, key = self._sessions.stage.buffer, self._sessions.key

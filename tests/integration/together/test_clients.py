@@ -177,6 +177,7 @@ async def test_who_has_no_right_to_a_session_is_told_so(tmp_path: Path) -> None:
             ("/feedback", foreign, KEY, 404, "give its `proxy_url` to the client"),
             (f"{own[:-1]}z/commit", None, KEY, 404, "open one by its name"),
             (f"{own}/feedback", {"reward": True, "msg_ids": [answer.id]}, KEY, 400, "no number"),
+            (f"{own}/feedback", {**foreign, "reward": 10**400}, KEY, 400, "too large"),
             (f"{own}/feedback", {"reward": 1, "msg_ids": ["chatcmpl-1"]}, KEY, 404, "of no answer"),
             (
                 f"{others}/feedback",

@@ -160,7 +160,15 @@ async def test_names_of_answers_are_those_of_their_turns(run: Run) -> None:
         first = await ask(client, "a")
     async with run.begin() as client:
         again = await ask(client, "a")
-    assert first.id == again.id == f"chatcmpl-{run.shelf.turns[0].id.replace('-', '')}"
+        plain = await client.completions.create(model="m", prompt="b", n=2, max_tokens=4)
+        stream = await client.completions.create(model="m", prompt="c", stream=True, max_tokens=4)
+        streamed = {chunk.id async for chunk in stream}
+        asked = {"token_ids": [1], "sampling_params": {"max_tokens": 4}}
+        tokens = await client.post("../inference/v1/generate", body=asked, cast_to=object)
+    names = [turn.id.replace("-", "") for turn in run.shelf.turns]
+    assert first.id == again.id == f"chatcmpl-{names[0]}"
+    assert (plain.id, streamed) == (f"cmpl-{names[1]}", {f"cmpl-{names[3]}"})
+    assert tokens["request_id"] == names[4]  # type: ignore[index]
 
 
 async def test_where_an_attempt_says_something_else_a_branch_begins(run: Run) -> None:
