@@ -336,7 +336,7 @@ class CompletionStreamWriter(OpenAiEnding):
     def _head(self) -> JsonObject:
         return _head(self._writer, self._model)
 
-    async def generate(self, on_delta: OnIndexedDelta) -> list[Experience]:
+    async def generate(self, on_delta: OnIndexedDelta | None) -> list[Experience]:
         """Generates the answers, and passes their deltas to `on_delta`."""
         request = self._request
         return await self._model.generate_async(

@@ -145,7 +145,7 @@ class Session:
         """Returns the slots that answer a request, in order; those not begun are to be filled."""
         slots = self._slots.setdefault((place_in(parent), prompt_sha256), [])
         free = [slot for slot in slots if not slot.is_held and not slot.is_given]
-        claimed = sorted(free, key=_ordinal)[:count]
+        claimed = sorted(free, key=lambda slot: slot.ordinal)[:count]
         while len(claimed) < count:
             claimed.append(self._new_slot(slots, parent, prompt_sha256))
         for slot in claimed:
@@ -210,7 +210,3 @@ def unavailable(text: str) -> InvalidApiRequest:
         kind, code = "rate_limit_error", "rate_limit_exceeded"
         return InvalidApiRequest(text, status=429, kind=kind, code=code)
     return InvalidApiRequest(text, status=503, kind="server_error", code="not_stored")
-
-
-def _ordinal(slot: Slot) -> int:
-    return slot.ordinal

@@ -7,10 +7,10 @@ from services.explorer.openai_api.chat import ResponseWriter
 from services.explorer.openai_api.completions import (
     CompletionCall,
     CompletionRequest,
+    CompletionStreamWriter,
     read_completion,
-    sampling_of,
 )
-from services.explorer.openai_api.errors import InvalidApiRequest, OpenAiEnding
+from services.explorer.openai_api.errors import InvalidApiRequest
 from services.explorer.openai_api.response import (
     finish_reason,
     json_logprob,
@@ -22,7 +22,7 @@ from services.explorer.openai_api.response import (
 )
 from trinity.types import Experience, JsonObject, JsonValue
 from trinity.workflows.generation import GenerationDelta, Likeliest
-from trinity.workflows.model import ModelWrapper, OnIndexedDelta
+from trinity.workflows.model import ModelWrapper
 
 
 def read_tokens_request(body: object) -> tuple[str | None, CompletionRequest]:
@@ -71,30 +71,22 @@ class TokensCall(CompletionCall):
 
         return write
 
-    def stream_writer(self, model: ModelWrapper) -> "TokenEvents":  # type: ignore[override]
+    def stream_writer(self, model: ModelWrapper) -> "TokenEvents":
         """Returns the writer of a streamed answer."""
-        return TokenEvents(self._name, self._request, model)
+        events = TokenEvents(request=self._request, writer=self._writer, model=model)
+        events.name = self._name
+        return events
 
 
-class TokenEvents(OpenAiEnding):
+class TokenEvents(CompletionStreamWriter):
     """Writes the events of a streamed answer, and the body of a complete one."""
 
-    def __init__(self, name: str | None, request: CompletionRequest, model: ModelWrapper) -> None:
-        self._request = request
-        self._model = model
-        self._sampling = sampling_of(request, model)
-        self._name = name
+    name: str | None = None
+    """The name that the request gave."""
 
     @cached_property
     def _head(self) -> JsonObject:
-        return {"request_id": self._name or self._model.answer_id}
-
-    async def generate(self, on_delta: OnIndexedDelta | None) -> list[Experience]:
-        """Generates the answers, and passes their deltas to `on_delta`."""
-        request = self._request
-        return await self._model.generate_async(
-            request.prompts, n=request.num_choices, on_delta=on_delta, **self._sampling
-        )
+        return {"request_id": self.name or self._model.answer_id}
 
     def body(self, answers: Sequence[Experience]) -> JsonObject:
         """Returns the complete answer."""
@@ -111,10 +103,6 @@ class TokenEvents(OpenAiEnding):
         tokens = usage_of(answers, self._request.num_choices)
         return {**self._head, "choices": [*choices], "usage": tokens, "prompt_logprobs": None}
 
-    def opening_events(self) -> Iterator[JsonObject]:
-        """Yields no events: the first one has tokens."""
-        yield from ()
-
     def delta_events(self, index: int, delta: GenerationDelta) -> Iterator[JsonObject]:
         """Yields the new tokens."""
         choice = self._choice(index, delta.token_ids, delta.logprobs, delta.likeliest, None)
@@ -124,12 +112,6 @@ class TokenEvents(OpenAiEnding):
         """Yields the finish reason."""
         choice = self._choice(index, [], [], [], finish_reason(answer))
         yield {**self._head, "choices": [choice]}
-
-    def closing_events(self, answers: Sequence[Experience]) -> Iterator[JsonObject]:
-        """Yields the token usage, if it was requested."""
-        if self._request.includes_usage:
-            tokens = usage_of(answers, self._request.num_choices)
-            yield {**self._head, "choices": [], "usage": tokens}
 
     def _choice(
         self,
