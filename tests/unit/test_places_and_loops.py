@@ -121,7 +121,7 @@ PLACES: dict[str, dict[str, str]] = {
         "trinity/run/local/data_juicer.py": "_make data_juicer_python",
         "services/buffer/tasksets/row_sources.py": "_note_newest",
     },
-    "temporary folder of the machine, `/dev/shm`": {
+    "temporary folder and shared memory of the machine": {
         "trinity/weights/whole.py": (
             "SharedModel.whole_model _bring _change _copy _empty _hold _locked _remove_if_unused "
             "_scratch_in"
