@@ -5,8 +5,8 @@
 A Llama of 30 million parameters, whose weights begin as bfloat16 and are kept in single precision,
 learns the words of this repository's pages by AdamW, as the trainer's ranks do. Each step is
 published in bfloat16 by the trainer's store, and applied as an explorer does, which compares every
-tensor: in place of the version before in shared memory, the same by a second engine, and from the whole
-version on the disk into scratch there. Eight versions are a whole one and seven differences to it.
+tensor: in place of the version before in shared memory, the same by a second engine, and from the
+whole version on the disk into scratch there. Eight versions are a whole one and seven differences.
 """
 
 import argparse
