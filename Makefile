@@ -137,6 +137,7 @@ bench: setup  ## Every benchmark that needs no GPU, some hours; the results go t
 	$(BIN)/python -m benchmarks.packing
 	$(BIN)/python -m benchmarks.tracing
 	$(BIN)/python -m benchmarks.algorithms
+	$(BIN)/python -m benchmarks.algorithms.in_flight
 	$(BIN)/python -m benchmarks.security
 	$(BIN)/python -m benchmarks.user_processes
 	$(BIN)/python -m benchmarks.sandbox
