@@ -143,7 +143,7 @@ ALLOWED = (
     ),
     Allowed(r"trinity/rft(/config\.json)?", "tests/unit/config/*", "a model on the hub, made up"),
     Allowed(r"trinity/api/v1/\w+\.proto", "*", "a file as protos import it, under proto/"),
-    Allowed(r"benchmarks/results/gpu\.json", "benchmarks/*", "written where there is a GPU"),
+    Allowed(r"benchmarks/results/(gpu\.json|soak\.jsonl)", "*", "written on a GPU, and by a soak"),
     Allowed(r"build(/.*)?", "*.py", "the folder for what tools make"),
     Allowed(r"tests\.integration\.buffer\.own_priorities\.missing", "tests/*", "made up"),
     Allowed(r"my_rewards\.py|my_file\.py|envs/shop/workflow\.py", "*", "a user's file"),
