@@ -1,11 +1,13 @@
 """Writes the ids of veRL's files and functions, by which changed ones of a copy are known.
 
 git clone https://github.com/verl-project/verl
+git -C verl fetch origin refs/pull/623/head:refs/pull/623/head
 git clone https://github.com/hiyouga/EasyR1
 python -m benchmarks.verl_ids verl EasyR1
 
 Every version in the history of its main branch, its releases and its tags counts, so that a copy
-of any day is compared with veRL's code of that day.
+of any day is compared with veRL's code of that day. So does the first code of DAPO, with which its
+authors trained: pull request 623, which many projects started from.
 """
 
 import re
@@ -30,6 +32,7 @@ PLACES = (
     "verl/workers/fsdp_workers.py",
     "verl/workers/reward_manager",
 )
+_DAPO = "refs/pull/623/head"
 _REFS = re.compile(r"refs/(tags/.*|(heads|remotes/origin)/(main|release/.*|v\d.*))")
 _FOLDER = Path(__file__).parent.parent / "trinity" / "verl"
 
@@ -53,28 +56,18 @@ def main() -> None:
 
 
 def versions(clone: Path) -> set[tuple[str, str, Path]]:
-    """The files of a clone's history: path, Git's id, and the clone."""
-    refs = [
-        ref for ref in git(clone, "for-each-ref", "--format=%(refname)").split() if _wanted(ref)
-    ]
-    raw = git(
-        clone,
-        "log",
-        *refs,
-        "--raw",
-        "--no-abbrev",
-        "--format=",
-        "--no-renames",
-        "-m",
-        "--",
-        *PLACES,
-    )
+    """The files of a clone's history: path, Git's id, and the clone; of a pull request its loop."""
+    named = git(clone, "for-each-ref", "--format=%(refname)").split()
+    refs = [ref for ref in named if _REFS.fullmatch(ref)]
+    found = _logged(clone, refs, PLACES)
+    return found | (_logged(clone, [_DAPO], FILES) if _DAPO in named else set())
+
+
+def _logged(clone: Path, refs: list[str], places: tuple[str, ...]) -> set[tuple[str, str, Path]]:
+    options = ("--raw", "--no-abbrev", "--format=", "--no-renames", "-m")
+    raw = git(clone, "log", *refs, *options, "--", *places)
     rows = (line.split() for line in raw.splitlines() if line.endswith(".py"))
     return {(row[5], row[3], clone) for row in rows if set(row[3]) != {"0"}}
-
-
-def _wanted(ref: str) -> bool:
-    return _REFS.fullmatch(ref) is not None
 
 
 def git(clone: Path, *arguments: str) -> str:

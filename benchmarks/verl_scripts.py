@@ -34,7 +34,7 @@ from trinity.verl.work import CHANGED_TITLE
 
 NO_COUNTERPART = "has no counterpart"
 _MISSING = "Without counterpart here"
-_KEY = re.compile(r"\s*(?:- )?([\w./@-]+)=(.*)")
+_KEY = re.compile(r"\s*(?:- )?([\w./@-]+(?: manager)?)=(.*)")
 REASONS = (
     ("videos", re.compile(r"video_key")),
     ("router replay", re.compile(r"router_replay")),

@@ -76,9 +76,12 @@ def _read(file: Path, checkout: Fork) -> str:
     if found is None:
         raise UserError(f"{file} is no file, neither here nor in {checkout.root}")
     try:
-        return found.read_text(encoding="utf-8")
+        text = found.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise UserError(f"{found} is not text in UTF-8: {error.reason}") from error
+    if not any(yaml_entries(text)):
+        raise UserError(f"{found} holds no `key: value` lines: give a YAML file of the fork")
+    return text
 
 
 def names_in(text: str) -> set[str]:

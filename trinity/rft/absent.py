@@ -53,14 +53,8 @@ _AGENT = (
 _AGENTSCOPE = f"it runs agents of the package agentscope, which no service installs: {_AGENT}"
 
 _REASONS: Mapping[str, str] = {
-    "agentscope_react_math_workflow": _AGENTSCOPE,
-    "agentscope_react_workflow": _AGENTSCOPE,
-    "agentscope_v1_react_search_workflow": _AGENTSCOPE,
-    "agentscope_workflow_adapter": _AGENTSCOPE,
-    "agentscope_workflow_adapter_v1": _AGENTSCOPE,
-    "agentscopev0_react_math_workflow": _AGENTSCOPE,
+    **{name: _AGENTSCOPE for name, file in _FILES.items() if "agentscope" in file},
     "alfworld_workflow": f"{_ALFWORLD}: {_TRANSCRIPT}",
-    "as_react_workflow": _AGENTSCOPE,
     "email_search_workflow": f"it searches a database of e-mails with agentscope: {_AGENT}",
     "intercode_sql_workflow": f"it runs SQL in containers of InterCode: {_TRANSCRIPT}",
     "RAFT_alfworld_workflow": f"{_ALFWORLD}: {_TRANSCRIPT}",

@@ -28,7 +28,9 @@ _WITHOUT_EFFECT = re.compile(
     r"|.*(metrics?|statistics|distribution|checkpoint)(_|$)|(init_workers|__init__|__post_init__)$"
 )
 """Names of functions that evaluate, log, save or build, and so do not decide an update."""
-_OF_METRICS = re.compile(r"(\w*(metrics?|timing|timer)\w*|logger|logging|warnings|wandb|pbar)$")
+_OF_METRICS = re.compile(
+    r"(\w*(metrics?|timing|timer)\w*|logger|logging|warnings|wandb|pbar|progress_bar)$"
+)
 _READING = re.compile(r"(self\.)?config(\.\w+)*\.get")
 _MESSAGES = ("print", "pprint", "log_gpu_memory_usage")
 _OF_ESTIMATOR = re.compile(r"compute_(?P<name>\w+?)(_outcome)?(_advantage|_advantage_return)")
@@ -246,6 +248,10 @@ class _Normalized(ast.NodeTransformer):
     def visit_Assert(self, node: ast.Assert) -> None:
         del node
 
+    def visit_Raise(self, node: ast.Raise) -> ast.Raise:
+        del node
+        return ast.Raise()  # its text only tells the user what went wrong
+
     def visit_BinOp(self, node: ast.BinOp) -> ast.BinOp:
         if isinstance(node.op, ast.Sub) and ast.unparse(node.right).startswith("kl_loss *"):
             node.op = ast.Add()  # `subtracts_kl` tells the two apart
@@ -322,6 +328,8 @@ def _is_unread(line: ast.stmt, read: set[str]) -> bool:
     if isinstance(line, ast.For | ast.If) and not line.orelse:
         asked = line.iter if isinstance(line, ast.For) else line.test
         return all(isinstance(each, ast.Pass) for each in line.body) and _is_pure(asked)
+    if isinstance(line, ast.Import | ast.ImportFrom):
+        return all((each.asname or each.name).partition(".")[0] not in read for each in line.names)
     if not isinstance(line, ast.Assign) or not _is_pure(line.value):
         return False
     return all(isinstance(name, ast.Name) and name.id not in read for name in line.targets)

@@ -142,7 +142,8 @@ actor_rollout_ref:
   model: {lora_rank: 0}
   actor:
     {use_kl_loss: false, kl_loss_coef: 0.001, kl_loss_type: low_var_kl, clip_ratio: 0.2,
-     loss_agg_mode: token-mean, loss_scale_factor: null, policy_loss: {loss_mode: vanilla},
+     loss_agg_mode: token-mean, use_token_level_loss: null, loss_scale_factor: null,
+     policy_loss: {loss_mode: vanilla},
      ppo_mini_batch_size: 256, grad_clip: 1.0,
      optim: {lr: 1e-6, weight_decay: 0.01, betas: [0.9, 0.999], lr_warmup_steps: -1,
              lr_warmup_steps_ratio: 0.0, min_lr_ratio: 0.0, lr_scheduler_type: constant}}

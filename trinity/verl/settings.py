@@ -12,7 +12,13 @@ from trinity.config.loading.yaml_errors import yaml_error_sentence
 from trinity.errors import UserError
 from trinity.verl.shell.reader import Command, Script, read_script
 from trinity.verl.shell.variables import ExpandedField, ScriptNote, is_of_a_library
-from trinity.verl.values import FloatLoader, JsonValue, read_override, read_value
+from trinity.verl.values import (
+    FloatLoader,
+    JsonValue,
+    flat_values,
+    read_override,
+    read_value,
+)
 
 _REFERENCE = re.compile(
     r"\$\{(?P<select>oc\.select:)?\s*(?P<key>\.*[A-Za-z_][\w.]*)\s*(?:,\s*(?P<default>[^${}]*))?\}"
@@ -339,7 +345,8 @@ def read_yaml(settings: VerlSettings, path: str) -> None:
             f"back, use --to-verl {path}"
         )
     lines, name = key_lines(text), Path(path).name
-    for key, value in _flat(tree, ""):
+    given = (pair for pair in flat_values(tree) if pair[1] not in (None, {}, MISSING))
+    for key, value in given:
         line = lines.get(key)
         where = f"{name}:{line}" if line else name
         if key == "defaults" and _are_verls_defaults(value):
@@ -359,15 +366,6 @@ def _are_verls_defaults(value: JsonValue) -> bool:
     names = value if isinstance(value, list) else [value]
     texts = [name for name in names if isinstance(name, str) and name != "_self_"]
     return len(texts) >= len(names) - 1 and all(is_verl_default(name) for name in texts)
-
-
-def _flat(tree: Mapping[str, JsonValue], prefix: str) -> Iterator[tuple[str, JsonValue]]:
-    for name, value in tree.items():
-        key = f"{prefix}{name}"
-        if isinstance(value, dict) and value:
-            yield from _flat(value, f"{key}.")
-        elif value not in (None, {}, MISSING):
-            yield key, value
 
 
 def _read_script(

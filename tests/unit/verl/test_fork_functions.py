@@ -69,6 +69,8 @@ def test_a_changed_function_is_named_and_a_new_one_is_not(tmp_path: Path) -> Non
         ("z = len(y)\nn = z + 1\nx = 2 * y\nreturn x", True),
         ("kept = []\nfor z in y:\n    kept.append(z)\nx = 2 * y\nreturn x", True),
         ("n = config.trainer.get('n', 3)\nx = 2 * y\nreturn x", True),
+        ("from a import Log\nimport b.c\nprogress_bar = Log(b.d)\nx = 2 * y\nreturn x", True),
+        ("import b\nx = 2 * b.twice(y)\nreturn x", False),
         ("z = self.worker.update(y)\nx = 2 * y\nreturn x", False),
     ],
 )
@@ -78,6 +80,7 @@ def test_metrics_messages_and_types_do_not_count(body: str, is_same: bool) -> No
         return functions_of(f"def f(y: object) -> int:\n{inside}")["f"]
 
     assert (identity(body) == identity("x = 2 * y\nreturn x")) is is_same
+    assert identity("if y:\n    raise ValueError('a')") == identity("if y:\n    raise KeyError")
 
 
 @pytest.mark.parametrize(

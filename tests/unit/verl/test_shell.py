@@ -329,6 +329,8 @@ def test_a_text_that_is_only_shown_is_no_start(written: str) -> None:
         ("for s in $(seq 2 3)", ["2", "3"]),
         ("for s in $(seq 5 -2 1)", ["5", "3", "1"]),
         ("for s in x", ["x"]),
+        ("for ((s=1; s<=5; s+=2))", ["1", "3", "5"]),
+        ("for ((s=0; s<NUM; s++))", ["0"]),
         ("while read s", ["${oc.env:s}"]),
     ],
 )
@@ -357,3 +359,14 @@ def test_a_sourced_file_of_the_repository_is_read_and_others_are_not(tmp_path: P
     assert [word.text for word in found.commands[-1].words] == ["start", "7"]
     assert {command.line for command in found.commands[:-1]} == {1}
     assert [note.line for note in found.notes if "outside" in note.text] == [2]
+
+
+def test_a_script_of_the_repository_that_is_run_is_read_with_its_arguments(tmp_path: Path) -> None:
+    (tmp_path / "setup.py").touch()
+    (tmp_path / "train.sh").write_text(f"{START} data.seed=$1 optim.lr=$LR\nbash train.sh 9")
+    text = "LR=3\nfor s in 1 2; do bash train.sh $s; done\nbash ../train.sh 4\nstart $#"
+    found = read_script(text, str(tmp_path / "run.sh"))
+    starts = [command for command in found.commands if command.words[0].text == "python3"]
+    assert [command.words[-2].text for command in starts] == ["data.seed=1", "data.seed=2"]
+    assert {command.line for command in starts} == {2}
+    assert [word.text for word in found.commands[-1].words] == ["start", "0"]

@@ -11,6 +11,7 @@ from trinity.algorithm.units import COMPARES_NO_RUNS
 from trinity.config.checks.algorithm import staleness_cause
 from trinity.config.checks.data import placed_sample_rows, unread_beside_shards
 from trinity.config.checks.rows import single_bad_rows
+from trinity.config.checks.runtime import OF_THE_FILE
 from trinity.config.checks.unread_keys import (
     auxiliary_buffers_unread,
     cooldown_in_steps,
@@ -355,6 +356,12 @@ def _unread_files(stage: StagePlan) -> Iterator[str]:
     yield from dict.fromkeys(filter(None, map(unread_beside_shards, sources)))
 
 
+def _named_among_arguments(stage: StagePlan) -> Iterator[str]:
+    """Trinity-RFT does not read these either: its monitors take them from the top of the file."""
+    for name in filter(stage.config.monitor.monitor_args.__contains__, OF_THE_FILE):
+        yield f"`monitor.monitor_args.{name}` does nothing: `{name}` at the top of the file says it"
+
+
 ADVICE_RULES: tuple[Callable[[StagePlan], Iterator[str]], ...] = (
     _truncated_sampling,
     _greedy_rollouts,
@@ -364,6 +371,7 @@ ADVICE_RULES: tuple[Callable[[StagePlan], Iterator[str]], ...] = (
     _staleness_below_usual,
     _correction_rejects_stale,
     _older_than_safe,
+    _named_among_arguments,
     cooldown_in_steps,
     repeat_times_ignored,
     format_of_training_data,

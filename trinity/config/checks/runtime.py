@@ -44,7 +44,7 @@ ALL_MONITOR_ARGUMENTS = tuple(name for names in MONITOR_ARGUMENTS.values() for n
 WANDB_ADDRESS = "https://api.wandb.ai"
 WITHOUT_A_KEY = frozenset({"offline", "disabled", "dryrun", "shared"})
 """Values of WANDB_MODE."""
-_OF_THE_FILE = ("project", "group", "name")
+OF_THE_FILE = ("project", "group", "name")
 """Keys at the top of a file by which monitors name a run."""
 Check = tuple[str, Callable[[], None]]
 """A check with the beginning of its message."""
@@ -190,8 +190,8 @@ def check_monitor_args(monitor: MonitorConfig) -> None:
 
 def _argument_error(monitor: str, name: str, value: object, known: tuple[str, ...]) -> str:
     key = f"`monitor.monitor_args.{name}`"
-    if name in _OF_THE_FILE:
-        return f"{key} does nothing: `{name}` at the top of the file says it, remove it here"
+    if name in OF_THE_FILE:
+        return ""
     if name not in known:
         return f"`{monitor}` has no argument {key}{did_you_mean(name, known)}"
     if value is not None and not isinstance(value, str):

@@ -40,6 +40,7 @@ _MAX_DEPTH = 20
 """Calls of functions within one another that are followed."""
 _QUIET = {"set", "exit", "return", "break", "continue", "wait", "trap", "shopt", ":"}
 _SHELLS = {"apptainer", "bash", "docker", "eval", "podman", "sbatch", "screen", "sh", "singularity"}
+_INTERPRETERS = ("bash", "sh", "zsh")
 _SHELLS |= {"srun", "ssh", "tmux", "zsh"}
 """Commands among whose words may be one that is a script."""
 _WRAP = "--wrap="
@@ -122,8 +123,8 @@ class _Interpreter:
         self._replaced: list[dict[str, tuple[ExpandedField, ...] | None]] = []
         """For each function that is being read, the values that its local variables hide."""
         self._num_loops = 0
-        self._num_files = 0
-        """Loops and sourced files that are being read."""
+        self._files: list[Path] = []
+        """Loops and files that are being read."""
 
     def run(self, node: Node) -> bool:
         """Walks a node; returns True if it succeeds, as far as that is known."""
@@ -182,7 +183,7 @@ class _Interpreter:
         if first in ("[", "[[", "test"):
             return self._test(words)
         if first.startswith("((") and first.endswith("))"):
-            return self._arithmetic(words[0])
+            return self._arithmetic(first[2:-2], words[0].line)
         if first in ("true", ":", "false"):
             return first != "false"
         self.variables.note_guess(words)
@@ -202,11 +203,11 @@ class _Interpreter:
             [self._expander.text(word, unset_is_empty=True) for word in inside if word.text != "\n"]
         )
 
-    def _arithmetic(self, word: Token) -> bool:
+    def _arithmetic(self, written: str, line: int) -> bool:
         try:
-            return bool(self._compute(word.text[2:-2], word.line))
+            return bool(self._compute(written, line))
         except ValueError:
-            self.variables.note(word.line, f"`{word.text}` cannot be decided and counts as false")
+            self.variables.note(line, f"`(({written}))` cannot be decided and counts as false")
             return False
 
     def _compute(self, written: str, line: int) -> int:
@@ -248,7 +249,8 @@ class _Interpreter:
             self._iterate(node, node.variable, values)
             return
         if node.variable is not None and node.variable.startswith("(("):
-            self._let(node.variable[2:].split(";")[0], node.line)
+            self._count(node, node.variable[2:].removesuffix("))"))
+            return
         self.variables.note(node.line, "only the first iteration of the loop is read")
         self._iteration(node)
 
@@ -258,8 +260,25 @@ class _Interpreter:
             if not self._iteration(node):
                 return
         if len(values) > _MAX_ITERATIONS:
-            text = f"only the first {_MAX_ITERATIONS} iterations of the loop are read"
-            self.variables.note(node.line, text)
+            self._note_limit(node)
+
+    def _note_limit(self, node: LoopCommand) -> None:
+        text = f"only the first {_MAX_ITERATIONS} iterations of the loop are read"
+        self.variables.note(node.line, text)
+
+    def _count(self, node: LoopCommand, header: str) -> None:
+        """Reads a loop with a header such as `i=0; i<3; i++`."""
+        start, test, step = (*header.split(";"), "", "")[:3]
+        self._let(start, node.line)
+        if not self._arithmetic(test, node.line):
+            self.variables.note(node.line, "only the first iteration of the loop is read")
+            self._iteration(node)
+            return
+        for _ in range(_MAX_ITERATIONS):
+            if not self._arithmetic(test, node.line) or not self._iteration(node):
+                return
+            self._let(step, node.line)
+        self._note_limit(node)
 
     def _iteration(self, node: LoopCommand) -> bool:
         """Reads a loop's body; returns False if it ends the loop."""
@@ -336,20 +355,25 @@ class _Interpreter:
 
     def _source(self, command: tuple[Token, ...]) -> None:
         """Reads a file of the same repository, whose lines count as the command's."""
-        line, name = command[0].line, self._name
+        line = command[0].line
         wanted = self._expander.text(command[1]) if len(command) > 1 else ""
-        file = _file_beside(wanted, Path(name)) if self._num_files < _MAX_DEPTH else None
-        if file is None:
+        if not self._read_file(wanted, line):
             self.variables.note(line, f"`{command[0].text} {wanted}` is not followed")
-            return
-        self._num_files += 1
+
+    def _read_file(self, wanted: str, line: int) -> bool:
+        """Reads another script; returns False if it is none of the repository's."""
+        file = _file_beside(wanted, Path(self._name))
+        if file is None or file in self._files:
+            return False
+        self._files.append(file)
         try:
             text = file.read_text(encoding="utf-8", errors="replace")
             self.run(parse(text, file.name, line, on_one_line=True))
         except UserError as error:
             self.variables.note(line, f"{file.name} is not followed: {error}")
         finally:
-            self._num_files -= 1
+            self._files.pop()
+        return True
 
     def _call(self, body: Node, command: tuple[Token, ...]) -> bool:
         """Reads a function with the arguments of a call; its local variables end with it."""
@@ -379,9 +403,19 @@ class _Interpreter:
         if not fields:
             return
         self.commands.append(Command(fields))
-        if {field.text.rpartition("/")[2] for field in fields} & _SHELLS:
-            for field in fields:
-                self._follow(field)
+        if not {field.text.rpartition("/")[2] for field in fields} & _SHELLS:
+            return
+        for field in fields:
+            self._follow(field)
+        if fields[0].text in _INTERPRETERS and fields[1:] and fields[1].text.endswith(".sh"):
+            self._run_script(fields[1:])
+
+    def _run_script(self, fields: tuple[ExpandedField, ...]) -> None:
+        """Reads another script of the repository, with its arguments."""
+        outer = self.variables.get(ARGUMENTS) or ()
+        self.variables.put_arguments(fields[1:])
+        self._read_file(fields[0].text, fields[0].line)
+        self.variables.put_arguments(outer)
 
     def _follow(self, field: ExpandedField) -> None:
         """Reads a script that is one word of a command such as `tmux` or `bash -c`."""

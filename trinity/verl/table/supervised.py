@@ -116,6 +116,7 @@ ROWS: tuple[KeyRow, ...] = (
         "`mode: train` does not evaluate: evaluate checkpoints afterwards, in `mode: bench`",
         "data.val_files",
         "trainer.test_freq",
+        "trainer.validate_before_training",
         "data.val_batch_size",
         "data.val_max_samples",
     ),

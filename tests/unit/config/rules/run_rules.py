@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from tests.unit.config.rules.case import (
+    ADVICE,
     INPUT,
     NO_EFFECT,
     PLANNED,
@@ -110,9 +111,10 @@ THE_RUN = [
         {"monitor": {"monitor_type": "none", "monitor_args": {"entity": "us"}}},
         lambda plan: plan.config.monitor.monitor_type == "none",
     ),
-    refused(
+    told(
         "a run's name among a monitor's arguments",
         {"monitor": {"monitor_type": "wandb", "monitor_args": {"project": "sums"}}},
+        ADVICE,
         "`monitor.monitor_args.project` does nothing: `project` at the top of the file says it",
     ),
     told("a monitor's directory", at("monitor.cache_dir", "x"), NO_EFFECT, "monitor.cache_dir"),
