@@ -183,7 +183,7 @@ class _Interpreter:
         if first in ("[", "[[", "test"):
             return self._test(words)
         if first.startswith("((") and first.endswith("))"):
-            return self._arithmetic(first[2:-2], words[0].line)
+            return self.arithmetic(first[2:-2], words[0].line)
         if first in ("true", ":", "false"):
             return first != "false"
         self.variables.note_guess(words)
@@ -203,7 +203,8 @@ class _Interpreter:
             [self._expander.text(word, unset_is_empty=True) for word in inside if word.text != "\n"]
         )
 
-    def _arithmetic(self, written: str, line: int) -> bool:
+    def arithmetic(self, written: str, line: int) -> bool:
+        """Decides a condition of arithmetic."""
         try:
             return bool(self._compute(written, line))
         except ValueError:
@@ -249,38 +250,24 @@ class _Interpreter:
             self._iterate(node, node.variable, values)
             return
         if node.variable is not None and node.variable.startswith("(("):
-            self._count(node, node.variable[2:].removesuffix("))"))
+            _count(self, node, node.variable[2:].removesuffix("))"))
             return
         self.variables.note(node.line, "only the first iteration of the loop is read")
-        self._iteration(node)
+        self.iteration(node)
 
     def _iterate(self, node: LoopCommand, name: str, values: list[ExpandedField]) -> None:
         for value in values[:_MAX_ITERATIONS]:
             self.variables.put(name, (value,))
-            if not self._iteration(node):
+            if not self.iteration(node):
                 return
         if len(values) > _MAX_ITERATIONS:
-            self._note_limit(node)
+            self.note_limit(node)
 
-    def _note_limit(self, node: LoopCommand) -> None:
-        text = f"only the first {_MAX_ITERATIONS} iterations of the loop are read"
-        self.variables.note(node.line, text)
+    def note_limit(self, node: LoopCommand) -> None:
+        """Notes that later iterations are left out."""
+        self.variables.note(node.line, f"only {_MAX_ITERATIONS} iterations of the loop are read")
 
-    def _count(self, node: LoopCommand, header: str) -> None:
-        """Reads a loop with a header such as `i=0; i<3; i++`."""
-        start, test, step = (*header.split(";"), "", "")[:3]
-        self._let(start, node.line)
-        if not self._arithmetic(test, node.line):
-            self.variables.note(node.line, "only the first iteration of the loop is read")
-            self._iteration(node)
-            return
-        for _ in range(_MAX_ITERATIONS):
-            if not self._arithmetic(test, node.line) or not self._iteration(node):
-                return
-            self._let(step, node.line)
-        self._note_limit(node)
-
-    def _iteration(self, node: LoopCommand) -> bool:
+    def iteration(self, node: LoopCommand) -> bool:
         """Reads a loop's body; returns False if it ends the loop."""
         self._num_loops += 1
         try:
@@ -298,7 +285,8 @@ class _Interpreter:
                 return self._result(words)
         return None
 
-    def _let(self, written: str, line: int) -> None:
+    def let(self, written: str, line: int) -> None:
+        """Computes what sets a variable; notes what cannot be computed."""
         try:
             self._compute(written, line)
         except ValueError:
@@ -336,7 +324,7 @@ class _Interpreter:
                     self.variables.remove(word.text)
             case "let":
                 for word in arguments:
-                    self._let(self._expander.text(word), word.line)
+                    self.let(self._expander.text(word), word.line)
             case "shift":
                 self._shift(self._expander.text(arguments[0]) if arguments else "1")
             case "set" if "--" in (texts := [word.text for word in arguments]):
@@ -357,18 +345,17 @@ class _Interpreter:
         """Reads a file of the same repository, whose lines count as the command's."""
         line = command[0].line
         wanted = self._expander.text(command[1]) if len(command) > 1 else ""
-        if not self._read_file(wanted, line):
+        if not self.read_file(wanted, line):
             self.variables.note(line, f"`{command[0].text} {wanted}` is not followed")
 
-    def _read_file(self, wanted: str, line: int) -> bool:
+    def read_file(self, wanted: str, line: int) -> bool:
         """Reads another script; returns False if it is none of the repository's."""
         file = _file_beside(wanted, Path(self._name))
         if file is None or file in self._files:
             return False
         self._files.append(file)
         try:
-            text = file.read_text(encoding="utf-8", errors="replace")
-            self.run(parse(text, file.name, line, on_one_line=True))
+            self.run(parse(file.read_text("utf-8", "replace"), file.name, line, on_one_line=True))
         except UserError as error:
             self.variables.note(line, f"{file.name} is not followed: {error}")
         finally:
@@ -408,14 +395,7 @@ class _Interpreter:
         for field in fields:
             self._follow(field)
         if fields[0].text in _INTERPRETERS and fields[1:] and fields[1].text.endswith(".sh"):
-            self._run_script(fields[1:])
-
-    def _run_script(self, fields: tuple[ExpandedField, ...]) -> None:
-        """Reads another script of the repository, with its arguments."""
-        outer = self.variables.get(ARGUMENTS) or ()
-        self.variables.put_arguments(fields[1:])
-        self._read_file(fields[0].text, fields[0].line)
-        self.variables.put_arguments(outer)
+            _run_script(self, fields[1:])
 
     def _follow(self, field: ExpandedField) -> None:
         """Reads a script that is one word of a command such as `tmux` or `bash -c`."""
@@ -435,7 +415,7 @@ class _Interpreter:
         if is_local and self._replaced:
             self._replaced[-1].setdefault(name, self.variables.get(name))
         if word.kind == "array":
-            self._assign_array(name, word.elements, appends=appends)
+            _assign_array(self.variables, self._expander, name, word.elements, appends=appends)
             return
         value = ExpandedField(self._expander.expand(found["value"], word.line), word.line)
         if found["key"]:
@@ -446,18 +426,49 @@ class _Interpreter:
         text = (before[0].text if before else "") + value.text
         self.variables.put(name, (ExpandedField(text, word.line),))
 
-    def _assign_array(self, name: str, elements: tuple[Token, ...], *, appends: bool) -> None:
-        keyed = [_ELEMENT.fullmatch(token.text) for token in elements]
-        if not appends:
-            self.variables.put(name, ())
-        if not any(keyed):
-            fields = (field for token in elements for field in self._expander.fields(token))
-            self.variables.put(name, tuple(fields), appended=True)
+
+def _count(walk: _Interpreter, node: LoopCommand, header: str) -> None:
+    """Reads a loop with a header such as `i=0; i<3; i++`."""
+    start, test, step = (*header.split(";"), "", "")[:3]
+    walk.let(start, node.line)
+    if not walk.arithmetic(test, node.line):
+        walk.variables.note(node.line, "only the first iteration of the loop is read")
+        walk.iteration(node)
+        return
+    for _ in range(_MAX_ITERATIONS):
+        if not walk.arithmetic(test, node.line) or not walk.iteration(node):
             return
-        for token, found in zip(elements, keyed, strict=True):
-            if found is not None:
-                key, value = (self._expander.expand(found[part], token.line) for part in (1, 2))
-                self.variables.put_element(name, key, ExpandedField(value, token.line))
+        walk.let(step, node.line)
+    walk.note_limit(node)
+
+
+def _run_script(walk: _Interpreter, fields: tuple[ExpandedField, ...]) -> None:
+    """Reads another script of the repository, with its arguments."""
+    outer = walk.variables.get(ARGUMENTS) or ()
+    walk.variables.put_arguments(fields[1:])
+    walk.read_file(fields[0].text, fields[0].line)
+    walk.variables.put_arguments(outer)
+
+
+def _assign_array(
+    variables: Variables,
+    expander: Expander,
+    name: str,
+    elements: tuple[Token, ...],
+    *,
+    appends: bool,
+) -> None:
+    keyed = [_ELEMENT.fullmatch(token.text) for token in elements]
+    if not appends:
+        variables.put(name, ())
+    if not any(keyed):
+        fields = (field for token in elements for field in expander.fields(token))
+        variables.put(name, tuple(fields), appended=True)
+        return
+    for token, found in zip(elements, keyed, strict=True):
+        if found is not None:
+            key, value = (expander.expand(found[part], token.line) for part in (1, 2))
+            variables.put_element(name, key, ExpandedField(value, token.line))
 
 
 def _values(word: Token, expander: Expander) -> list[ExpandedField]:
