@@ -14,14 +14,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
 
-from services.explorer.engine.interface import EngineDied
+from services.explorer.engine.interface import EngineDied, FixedWeights
 from services.explorer.engines import StageModel, stage_models
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.errors import UserError
 from trinity.runtime.process.calls import Message, OpenCalls
 from trinity.runtime.process.calls import OnDelta as CallDelta
 from trinity.types import JsonObject, SamplingParams
-from trinity.weights.offer import Receivers, ReceiverSlot
 from trinity.workflows.generation import (
     Generation,
     GenerationDelta,
@@ -123,7 +122,7 @@ class EngineConnection:
         self._socket.close()
 
 
-class RemoteEngine:
+class RemoteEngine(FixedWeights):
     """An `Engine` in another process; its weights stay as they are."""
 
     def __init__(self, connection: EngineConnection, model: int) -> None:
@@ -170,19 +169,6 @@ class RemoteEngine:
     async def _call(self, function: str, on_delta: CallDelta | None = None, **values: Any) -> Any:
         reply = self._connection.calls.call(function, on_delta, model=self._model, **values)
         return await asyncio.wrap_future(reply)
-
-    async def load_weights(self, directory: Path) -> None:
-        """Refuses: others may be using the engine."""
-        raise NotImplementedError(f"{directory}: the engine keeps its weights")
-
-    @property
-    def receivers(self) -> Receivers:
-        """No process receives weights."""
-        return Receivers(count=0, have_gpu=False)
-
-    async def receive_weights(self, slot: ReceiverSlot) -> str:
-        """Refuses, as `load_weights` does."""
-        raise NotImplementedError(f"{slot}: the engine keeps its weights")
 
     async def close(self) -> None:
         """Does not close the engine, which stays."""

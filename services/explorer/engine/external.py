@@ -7,15 +7,14 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from services.explorer.engine.interface import FixedWeights
 from trinity.config.plan.parts import ExternalAccess
 from trinity.errors import RolloutStageFailed, UserError
 from trinity.runtime.logs import HIDDEN
 from trinity.runtime.retry import RetryPolicy
 from trinity.types import FinishReason, JsonObject, SamplingParams
-from trinity.weights.offer import Receivers, ReceiverSlot
 from trinity.workflows.generation import (
     ANY_OBJECT,
     Generation,
@@ -137,7 +136,7 @@ class RetryableError(Exception):
         self.pause_seconds = pause_seconds
 
 
-class ExternalEngine:
+class ExternalEngine(FixedWeights):
     """An external model; its calls share one deadline, after which `check` raises
     RolloutStageFailed.
 
@@ -211,19 +210,6 @@ class ExternalEngine:
             f"the model `{self._access.name}`, which others serve, gives no log-probabilities of "
             "given tokens: use a model with its own engine"
         )
-
-    async def load_weights(self, directory: Path) -> None:
-        """Never called: the weights belong to the server."""
-        raise AssertionError(f"`{self._access.name}` takes no weights, not those of {directory}")
-
-    @property
-    def receivers(self) -> Receivers:
-        """Returns no receivers: the engine does not run in our processes."""
-        return Receivers(count=0, have_gpu=False)
-
-    async def receive_weights(self, slot: ReceiverSlot) -> str:
-        """Never called: the weights belong to the server."""
-        raise AssertionError(f"`{self._access.name}` takes no weights, not those of {slot}")
 
     async def check(self) -> None:
         """Raises RolloutStageFailed if the model was given up."""

@@ -223,6 +223,23 @@ class EngineOwnDevice:
 SHOWN_AFTER_SECONDS = 2.0
 
 
+class FixedWeights:
+    """The part of an `Engine` that all have whose weights do not change."""
+
+    async def load_weights(self, directory: Path) -> None:
+        """Never called."""
+        raise AssertionError(f"the engine keeps its weights, and takes none of {directory}")
+
+    @property
+    def receivers(self) -> Receivers:
+        """No process receives weights."""
+        return Receivers(count=0, have_gpu=False)
+
+    async def receive_weights(self, slot: ReceiverSlot) -> str:
+        """Never called."""
+        raise AssertionError(f"the engine keeps its weights, and takes none for {slot}")
+
+
 class EnginePool:
     """Sends each call to the engine with the fewest calls, in turn among equals.
 

@@ -5,13 +5,13 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from services.explorer.engine.interface import (
     Engine,
     EngineDied,
     EngineOptions,
+    FixedWeights,
     RatedRow,
 )
 from services.explorer.engine.tokenizer import HuggingFaceTokenizer
@@ -21,7 +21,6 @@ from trinity.data.chat_template import NOT_RENDERED
 from trinity.errors import UserError
 from trinity.runtime.logs import RateLimitedLog
 from trinity.runtime.process.worker import Worker, WorkerFailed
-from trinity.weights.offer import Receivers, ReceiverSlot
 from trinity.workflows.generation import Generation, RatedChat, Scores
 
 if TYPE_CHECKING:
@@ -103,7 +102,7 @@ def _begin_of_answer(text: str, chat: RatedChat) -> int:
     return begin
 
 
-class FrozenScorer:
+class FrozenScorer(FixedWeights):
     """The part of an `Engine` that all models which score have: they write nothing and stay."""
 
     async def generate(self, *_: object, **__: object) -> Generation:
@@ -113,19 +112,6 @@ class FrozenScorer:
     async def score(self, *_: object, **__: object) -> Scores:
         """Refuses. Raises: UserError always."""
         raise UserError("the model scores whole texts, not tokens: ask it with `rate`")
-
-    async def load_weights(self, directory: Path) -> None:
-        """Never called: the weights do not change."""
-        raise AssertionError(f"a model that scores takes no weights, not those of {directory}")
-
-    @property
-    def receivers(self) -> Receivers:
-        """No process receives weights."""
-        return Receivers(count=0, have_gpu=False)
-
-    async def receive_weights(self, slot: ReceiverSlot) -> str:
-        """Never called: the weights do not change."""
-        raise AssertionError(f"a model that scores takes no weights, not those of {slot}")
 
 
 class VllmScorer(FrozenScorer, VllmEngine):

@@ -188,34 +188,24 @@ class ApiCall(Protocol):
         ...
 
 
-def _chat(body: object, writer: ResponseWriter) -> ApiCall:
-    return ChatCall(request=read_request(body), writer=writer)
-
-
-def _completion(body: object, writer: ResponseWriter) -> ApiCall:
-    return CompletionCall(request=read_completion(body), writer=writer)
-
-
-def _message(body: object, writer: ResponseWriter) -> ApiCall:
-    return ExchangeCall(exchange=MessagesExchange(body), writer=writer)
-
-
-def _response(body: object, writer: ResponseWriter) -> ApiCall:
-    return ExchangeCall(exchange=ResponsesExchange(body, writer.kept), writer=writer)
-
-
-def _message_count(body: object, writer: ResponseWriter) -> ApiCall:
-    return CountCall(exchange=MessagesExchange(body, counts=True), writer=writer)
-
-
 ReadCall = Callable[[object, ResponseWriter], ApiCall]
 """Reads a body; raises InvalidApiRequest."""
 ROUTES: dict[str, ReadCall] = {
-    "/v1/chat/completions": _chat,
-    "/v1/completions": _completion,
-    "/v1/responses": _response,
-    "/v1/messages": _message,
-    "/v1/messages/count_tokens": _message_count,
+    "/v1/chat/completions": lambda body, writer: ChatCall(
+        request=read_request(body), writer=writer
+    ),
+    "/v1/completions": lambda body, writer: CompletionCall(
+        request=read_completion(body), writer=writer
+    ),
+    "/v1/responses": lambda body, writer: ExchangeCall(
+        exchange=ResponsesExchange(body, writer.kept), writer=writer
+    ),
+    "/v1/messages": lambda body, writer: ExchangeCall(
+        exchange=MessagesExchange(body), writer=writer
+    ),
+    "/v1/messages/count_tokens": lambda body, writer: CountCall(
+        exchange=MessagesExchange(body, counts=True), writer=writer
+    ),
     "/inference/v1/generate": TokensCall,
 }
 """The kinds of requests, by their paths."""
