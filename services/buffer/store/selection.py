@@ -159,17 +159,13 @@ async def _store(
 ) -> None:
     """Stores columns one by one: a connection keeps memory for its largest statement."""
     for name, numbers_N in columns.items():
-        values = {name: _bytes(numbers_N)}
+        values = {name: numbers_N.astype("<f4").tobytes()}
         await connection.execute(sa.update(task_beliefs).where(_own(key, taskset)).values(values))
         await connection.flush()
 
 
 def _own(key: StageKey, taskset: str) -> sa.ColumnElement[bool]:
     return sa.and_(in_stage(task_beliefs, key), task_beliefs.c.taskset == taskset)
-
-
-def _bytes(numbers: FloatVector) -> bytes:
-    return numbers.astype("<f4").tobytes()
 
 
 async def known_features(

@@ -90,7 +90,7 @@ class LongRunReporter:
         if longest is None or waited < SHOWN_AFTER_SECONDS:
             self._show("")
             return
-        self._show(_name(longest))
+        self._show(f"run {longest.assignment.id} {longest.run} {longest.number}")
         self._waits.set(
             self._shown,
             waits_for="workflow",
@@ -103,10 +103,6 @@ class LongRunReporter:
         if self._shown and self._shown != name:
             self._waits.clear(self._shown)
         self._shown = name
-
-
-def _name(attempt: Attempt) -> str:
-    return f"run {attempt.assignment.id} {attempt.run} {attempt.number}"
 
 
 def _describe(attempt: Attempt) -> str:
