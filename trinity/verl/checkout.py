@@ -13,6 +13,7 @@ from pathlib import Path
 import yaml
 
 from trinity.config.loading.yaml import key_lines
+from trinity.config.loading.yaml_errors import yaml_error_sentence
 from trinity.errors import UserError
 from trinity.verl.releases import Release, parse_release
 from trinity.verl.values import FloatLoader, JsonValue, flat_values
@@ -66,7 +67,10 @@ class Checkout:
         return word in text and re.search(rf"{re.escape(word)}\b", text) is not None
 
     def defaults(self, name: str) -> dict[str, YamlDefault]:
-        """Returns the values of a configuration and its includes, composed as by Hydra."""
+        """Returns the values of a configuration and its includes, composed as by Hydra.
+
+        Raises: UserError for a file that is no YAML.
+        """
         return dict(_composed(self.folder / _CONFIG, f"{name.removesuffix('.yaml')}.yaml", ()))
 
 
@@ -116,12 +120,15 @@ def _text(path: Path) -> str:
 def _composed(
     folder: Path, file: str, inside: tuple[str, ...]
 ) -> Iterator[tuple[str, YamlDefault]]:
-    """Yields keys in the order in which Hydra lays them over one another."""
+    """Yields keys in the order in which Hydra lays them over one another.
+
+    Raises: UserError for a file that is no YAML.
+    """
     text = _text(folder / file)
     try:
         tree = yaml.load(text, Loader=FloatLoader) if file not in inside else None  # a SafeLoader
-    except yaml.YAMLError:
-        tree = None
+    except yaml.YAMLError as error:
+        raise UserError(yaml_error_sentence(error, folder / file, text)) from error
     if not isinstance(tree, dict):
         return
     included = tree.pop("defaults", [])

@@ -189,6 +189,8 @@ class ModelCalls:
             case "encodes_to":
                 tools = bytes.fromhex(call["tools_sha256"])
                 return model.encodes_to(call["messages"], call["prompt"], tools)
+            case "encode_chat":
+                call = {**call, "messages": list(await model.load_images(call["messages"]))}
         return tokenizer_value(model.tokenizer, call)
 
     def _experiences(

@@ -63,7 +63,8 @@ class RemoteTokenizer:
 
     def encode_chat(self, messages: Sequence[Message], tools: Sequence[JsonObject] = ()) -> Prompt:
         """Encodes a chat."""
-        made = self._call("encode_chat", messages=list(messages), tools=list(tools)).result()
+        plain = with_data_urls(messages)
+        made = self._call("encode_chat", messages=plain, tools=list(tools)).result()
         return Prompt.from_json(made)
 
     def encode(self, text: str) -> Prompt:

@@ -23,6 +23,8 @@ class Looks(Workflow):
         [part, text] = self.task.prompt_messages[0]["content"]
         assert part == {"type": "image", "image": image} and text["text"] == "How many?"
         [made] = self.model.chat([{"role": "user", "content": "1+1="}])
+        assert self.model.get_message_token_len(self.task.prompt_messages) > 0
+        assert self.model.tokenizer.encode_chat(self.task.prompt_messages).token_ids
         made.reward = 1.0
         made.info = {"mode": image.mode, "pixel": list(image.getpixel((0, 0)))}
         return [made]

@@ -108,6 +108,12 @@ def test_a_folder_that_holds_no_copy_or_several_is_refused(fork: Path, tmp_path:
         checkout_at(fork.parent)
 
 
+def test_a_configuration_of_the_copy_that_is_no_yaml_is_named(fork: Path) -> None:
+    (fork / "verl" / "trainer" / "config" / "ppo_trainer.yaml").write_text("a: 1\nb: [1\n")
+    with pytest.raises(UserError, match=r"config/ppo_trainer\.yaml:\d is not valid YAML"):
+        of_script(fork, "trainer.run_tag=a")
+
+
 def test_a_number_that_waits_for_a_variable_is_named_and_the_rest_converted(
     tmp_path: Path,
 ) -> None:
