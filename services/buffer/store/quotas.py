@@ -1,8 +1,9 @@
 """Quotas on the contents of each tenant, checked in the transaction that adds them."""
 
+import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Self
 
 import sqlalchemy as sa
@@ -19,6 +20,8 @@ from trinity.runtime.rpc.quotas import QuotaUse, TenantQuota
 from trinity.runtime.sql import Connection
 
 DELETE_TASKSETS = "delete some (`trinity taskset delete`)"
+COUNTED_SECONDS = 5.0
+"""What runs with clients hold is counted once in this time; turns that come meanwhile are added."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +42,8 @@ class BufferQuotas:
     media_bytes: TenantQuota
     sessions: TenantQuota
     session_bytes: TenantQuota
+    _held: dict[str, tuple[float, int]] = field(default_factory=dict)
+    """By tenant: bytes of runs with clients, and until when this counts."""
 
     @classmethod
     def from_settings(cls, settings: BufferSettings) -> Self:
@@ -120,7 +125,8 @@ class BufferQuotas:
         is_young = session.c.opened_at > seconds_from_now(-UNCOMMITTED_SECONDS)
         num_open = await count_rows(connection, session, of_clients, is_young)
         self.sessions.check(tenant, used=num_open - 1, more=1)
-        await self._check_session_bytes(connection, tenant, 1)
+        held = await self._session_bytes_of(connection, tenant)
+        self.session_bytes.check(tenant, used=held, more=1)
 
     async def marked(
         self, connection: Connection, turns: Sequence[ReceivedTurn]
@@ -132,22 +138,29 @@ class BufferQuotas:
                 sizes[turn.key.tenant] += len(turn.body)
         refusals: dict[str, str] = {}
         for tenant, num_bytes in sizes.items():
+            until, held = self._held.get(tenant, (0.0, 0))
+            if time.monotonic() >= until:
+                held = await self._session_bytes_of(connection, tenant)
+                until = time.monotonic() + COUNTED_SECONDS
             try:
-                await self._check_session_bytes(connection, tenant, num_bytes)
+                self.session_bytes.check(tenant, used=held, more=num_bytes)
             except QuotaExceeded as error:
                 refusals[tenant] = str(error)
+            else:
+                held += num_bytes
+            self._held[tenant] = until, held
         return [replace(turn, refusal=refusals.get(turn.key.tenant, "")) for turn in turns]
 
-    async def _check_session_bytes(self, connection: Connection, tenant: str, more: int) -> None:
+    async def _session_bytes_of(self, connection: Connection, tenant: str) -> int:
+        """Returns what runs with clients hold; 0 where that is not limited."""
         if self.session_bytes.limit_of(tenant) is None:
-            return
+            return 0
         of_clients = sa.and_(session.c.tenant == tenant, session.c.client.is_not(None))
         same_stage = sa.and_(*(session.c[name] == segment.c[name] for name in STAGE_KEY))
         query = _total(segment.c.num_bytes).where(
             segment.c.removed_at.is_(None), sa.exists().where(of_clients, same_stage)
         )
-        held = int(await connection.fetch_value(query) or 0)
-        self.session_bytes.check(tenant, used=held, more=more)
+        return int(await connection.fetch_value(query) or 0)
 
     async def check_tasks(self, connection: Connection, tenant: str, num_bytes: int) -> None:
         """Checks that the tenant has room for more tasks."""
