@@ -19,6 +19,7 @@ from pathlib import Path
 from tests.chaos import ledger
 from tests.chaos.fire import Outcome, open_fire
 from tests.chaos.nemesis import Death, targets
+from tests.chaos.points import POINTS
 from tests.chaos.recovery import STRAINS
 from tests.chaos.sources import REPOSITORY, digest_of
 from tests.chaos.strains import possible
@@ -50,7 +51,7 @@ def main() -> int:
 def _campaign(arguments: argparse.Namespace) -> int:
     rows = ledger.read()
     seed = arguments.seed or max((row.seed for row in rows), default=0) + 1
-    wanted = _wanted(rows, arguments.kills, random.Random(seed))
+    wanted = _wanted(rows, arguments.kills, random.Random(seed), arguments.varieties)
     if arguments.targets:
         wanted = [
             one
@@ -94,10 +95,13 @@ def _trial(death: Death, variety: str, played: Played, *, seed: int, commit: str
     )
 
 
-def _wanted(rows: Sequence[ledger.Trial], kills: int, chance: random.Random) -> list[str]:
+def _wanted(
+    rows: Sequence[ledger.Trial], kills: int, chance: random.Random, varieties: Sequence[str]
+) -> list[str]:
     """Returns targets: first those that the ledger lacks, in random order, then any.
 
-    Strains are left out where the machine cannot have them.
+    Left out are strains that the machine cannot have, and points of other varieties than these, if
+    some are given.
     """
     lacks = ledger.missing(ledger.counted(rows), ())
     deck = [name for name, number in lacks.items() for _ in range(number) if name != "any"]
@@ -107,6 +111,9 @@ def _wanted(rows: Sequence[ledger.Trial], kills: int, chance: random.Random) -> 
     impossible = {*STRAINS}.difference(possible())
     if impossible:
         _say(f"root and `pip install libfaketime` are needed for {', '.join(sorted(impossible))}")
+    if varieties:
+        own = {"", *varieties}
+        impossible |= {name for name, point in POINTS.items() if point.variety not in own}
     return [target for target in deck if target not in impossible][:kills]
 
 
