@@ -11,6 +11,7 @@ import pytest
 import pytest_asyncio
 
 from services.explorer.openai_api.errors import InvalidApiRequest
+from services.explorer.openai_api.schema_worker import load_compiler
 from services.explorer.openai_api.schemas import (
     MAX_BYTES,
     SchemaChecker,
@@ -99,6 +100,16 @@ async def test_a_schema_without_an_end_is_killed(model_path: Path) -> None:
     checker._max_seconds = 300.0
     await checker.check_schema(json.dumps({**GRADE, "title": "after"}))
     await checker.close()
+
+
+async def test_control_a_loop_that_compiles_does_not_come_round(model_path: Path) -> None:
+    compile_schema = load_compiler(str(model_path))
+
+    async def compute() -> None:
+        await asyncio.sleep(0)
+        compile_schema(json.dumps(SLOW))
+
+    assert await ticks(compute()) < MANY
 
 
 async def test_a_process_that_takes_too_long_is_killed_and_not_asked_again(

@@ -18,7 +18,7 @@ from services.explorer.rollout.user_process_pool import MIN_FREE_BYTES, UserProc
 from services.explorer.rollout.user_processes import UserProcess
 from services.explorer.telemetry import RunnerNumbers, RunnerRouter
 from tests.unit.explorer.runs import outcome_of
-from tests.unit.explorer.users import plugin_folder, user_processes
+from tests.unit.explorer.users import LoopLag, plugin_folder, user_processes
 from trinity.errors import UserError
 from trinity.plugins import REWARDS
 from trinity.rewards.reward import BoundReward
@@ -160,6 +160,17 @@ async def test_a_reward_that_hangs_fails_its_attempt_alone(tmp_path: Path, name:
     assert f"the reward isolated_file.{name} ran (" in outcome.failure
     assert "isolated_file.py, line " in outcome.failure
     assert outcome.duration_seconds < 4.0
+
+
+async def test_control_the_same_reward_in_the_explorer_holds_up_its_loop(tmp_path: Path) -> None:
+    async with LoopLag() as lag:
+        await outcome_of(
+            tmp_path,
+            timeout_seconds=60.0,
+            default_reward_fn_type="isolated_file.pattern",
+            reward_fn_args={"ones": 24},
+        )
+    assert lag.longest > 0.3
 
 
 @pytest.mark.parametrize(("name", "length"), [("awaited", 3), ("Awaited", 3), ("later", 3)])

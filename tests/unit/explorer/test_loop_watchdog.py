@@ -80,6 +80,22 @@ async def test_a_workflow_that_awaits_is_left_alone(tmp_path: Path) -> None:
     assert outcome.is_complete, outcome.failure
 
 
+async def test_control_without_the_watchdog_it_blocks_on(tmp_path: Path) -> None:
+    class Short(Blocking):
+        async def sleep(self) -> None:
+            time.sleep(3.0)  # noqa: ASYNC251  # it blocks on purpose
+
+    WORKFLOWS.register("test_blocks_for_a_while", Short)
+    outcome = await outcome_of(
+        tmp_path,
+        timeout_seconds=100.0,
+        default_workflow_type="test_blocks_for_a_while",
+        workflow_args={"way": "sleep"},
+    )
+    assert outcome.is_complete
+    assert outcome.duration_seconds > 3.0
+
+
 async def test_what_blocks_outside_of_a_run_is_not_interrupted() -> None:
     async with LoopWatchdog(blocked_seconds=0.5):
         time.sleep(1.5)  # noqa: ASYNC251  # it blocks on purpose

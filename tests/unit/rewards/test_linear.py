@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.support.endless import assert_takes_long
 from trinity.plugins import REWARDS
 from trinity.rewards.math_grading import last_boxed
 from trinity.rewards.tags import LAYOUTS, LOOSE, STRICT, tagged
@@ -70,6 +71,11 @@ def test_a_response_that_repeats_itself_takes_no_longer(
     for repeated in REPEATED:
         text = before + repeated * (LONG // len(repeated))
         reward(text)
+
+
+def test_control_a_lazy_pattern_reads_the_rest_from_each_tag() -> None:
+    text = f"'<answer>' * {LONG // 8}"
+    assert_takes_long(f"import re; re.findall(r'(?s)<answer>(.*?)</answer>', {text})")
 
 
 def test_tags_are_those_of_the_pattern() -> None:
