@@ -46,7 +46,9 @@ def write_all(uri: str, directory: Path) -> None:
     monitor.close()
 
 
-@pytest.mark.parametrize("mlflow_uri", ["server"], indirect=True)
+@pytest.mark.parametrize(
+    "mlflow_uri", [pytest.param("store", marks=pytest.mark.thorough), "server"], indirect=True
+)
 def test_a_resumed_experiment_goes_on_in_its_runs_and_repeats_nothing(
     mlflow_uri: str, tmp_path: Path
 ) -> None:

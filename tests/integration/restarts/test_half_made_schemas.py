@@ -1,4 +1,4 @@
-"""Migrations that were killed half way are made again."""
+"""Migrations that were killed half way are made again; those of a newer program are refused."""
 
 import asyncio
 import os
@@ -13,7 +13,7 @@ from services.buffer.migrations import MIGRATIONS as BUFFER
 from services.synchronizer.__main__ import MIGRATIONS as SYNCHRONIZER
 from tests.integration.restarts.clusters import StoresAfter, dsn_of, until_rows
 from tests.integration.together.seen import until
-from trinity.errors import RunFailed
+from trinity.errors import RunFailed, UserError
 from trinity.run.local.stack import LocalStack
 from trinity.runtime.migrations import Migrations
 
@@ -25,6 +25,7 @@ HOLD_MIGRATIONS = """
 """When tables are made and the first index as well."""
 LET_GO = "DROP EVENT TRIGGER hold"
 HELD = "SELECT usename FROM pg_stat_activity WHERE wait_event = 'PgSleep'"
+NEWER = "UPDATE synchronizer.alembic_version SET version_num = 'newer'"
 
 
 async def test_migrations_that_were_killed_half_way_are_made_again(tmp_path: Path) -> None:
@@ -40,6 +41,11 @@ async def test_migrations_that_were_killed_half_way_are_made_again(tmp_path: Pat
     async with LocalStack(job_dir=tmp_path, services=StoresAfter(tmp_path, LET_GO)):
         await until_migrated(BUFFER, dsn_of(tmp_path, "buffer"))
         await until_migrated(SYNCHRONIZER, dsn_of(tmp_path, "synchronizer"))
+
+    refused = "synchronizer refused to start: .* is at revision newer, which this program does not"
+    with pytest.raises(UserError, match=refused):
+        async with LocalStack(job_dir=tmp_path, services=StoresAfter(tmp_path, NEWER)):
+            pass
 
 
 async def until_migrated(migrations: Migrations, dsn: str) -> None:

@@ -98,6 +98,16 @@ class Watched:
     key: str
 
 
+def monitors(root: Path) -> Mapping[str, Watched]:
+    """W&B offline, and a store of MLflow's, both with a key of the right form."""
+    key = secrets.token_hex(20)
+    store = {"uri": f"sqlite:///{root}/mlflow.db", "username": "me", "password": key}
+    return {
+        "wandb": Watched("wandb", {"api_key": key}, key),
+        "mlflow": Watched("mlflow", store, key),
+    }
+
+
 def with_keys() -> Sections:
     """Sections with every kind of place for a secret."""
     address = f"postgresql://me:{CONFIGURED['database']}@db.example/facts"
@@ -158,13 +168,14 @@ def leaks_of(texts: Mapping[str, bytes], values: Mapping[str, str]) -> list[str]
     ]
 
 
+@pytest.mark.parametrize("monitor", ["wandb", pytest.param("mlflow", marks=pytest.mark.thorough)])
 async def test_no_secret_is_in_a_log_a_trace_a_result_or_the_list_of_processes(
+    monitor: str,
     tmp_path: Path,
     capfd: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    key = secrets.token_hex(20)
-    watched = Watched("wandb", {"api_key": key}, key)
+    watched = monitors(tmp_path)[monitor]
     pytest.importorskip(watched.package)
     for name, key in {**IN_VARIABLES, "WANDB_MODE": "offline"}.items():
         monkeypatch.setenv(name, key)

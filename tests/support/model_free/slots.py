@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import os
 import random
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -19,6 +20,8 @@ MEDIAN_TOKENS = 24
 SPREAD = 1.0
 """Of the logarithm of lengths: the longest of a hundred is ten times the median."""
 END_TOKEN = 0
+JOURNAL_VARIABLE = "TRINITY_TEST_SLOTS_JOURNAL"
+"""A file, which gets a line for each load: the directory and the digest of its weights."""
 TICK_SECONDS = 0.005
 SLOTS = "slots"
 """A folder: where engines are chosen by their model, one in it has this engine."""
@@ -134,6 +137,9 @@ class SlotEngine:
     async def load_weights(self, directory: Path) -> None:
         """Takes the digest of published weights, which is all that they are."""
         self.digest = read_digest(directory)
+        if journal := os.environ.get(JOURNAL_VARIABLE):
+            with open(journal, "a") as lines:  # noqa: ASYNC230  # one line of a test
+                lines.write(f"{directory.name} {self.digest.hex()}\n")
 
     receivers = Receivers(count=1, have_gpu=False)
 
