@@ -25,6 +25,7 @@ GROUPS = {
         "*/integration/explorer/test_auxiliary_engines.py",
         "*/integration/explorer/test_held_answers.py",
         "*/integration/explorer/test_parsers.py",
+        "*/integration/explorer/test_serving.py",
         "*/integration/explorer/test_transfers.py",
     ),
     "learners": (
@@ -69,6 +70,7 @@ GROUPS = {
 }
 """By what they share: an import of vLLM or verl, a run, or a stack of some kind."""
 LONG_FILES = (
+    "*/e2e/test_killed_launcher.py",
     "*/chaos/test_campaign.py",
     "*/integration/trainer/test_service.py",
     "*/chaos/test_controls.py",

@@ -1,6 +1,7 @@
 """A run that trains an adapter learns through all services, and survives a kill bit for bit."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from tests.e2e.conftest import Launch
 from tests.e2e.launched import CONFIG, Launched
 from tests.e2e.test_algorithms import figures
+from tests.e2e.test_transfers import BY_COLLECTIVE, num_received
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -63,6 +65,20 @@ def test_its_files_are_small_and_the_last_version_is_a_whole_model(trained: Laun
     whole = max((stage / "weights").glob("v*-*/model.safetensors")).stat().st_size
     adapter = (newest / "lora_adapter/adapter_model.safetensors").stat().st_size
     assert adapter < whole / 4
+
+
+@pytest.mark.thorough
+def test_a_killed_run_whose_weights_go_from_memory_ends_in_the_same_adapter(
+    launch: Launch, config: str, trained: Launched
+) -> None:
+    run = launch("adapter-killed", config + BY_COLLECTIVE)
+    run.start()
+    for version, victim in ((2, "rank"), (4, "explorer"), (6, "trainer")):
+        run.wait_until(partial(run.has_version, "rft", version), f"version {version}")
+        run.kill(victim)
+    assert run.wait() == 0, run.text
+    assert (run.rewards(), run.final_weights()) == (trained.rewards(), trained.final_weights())
+    assert num_received(run), "merged weights go like any others"
 
 
 def step_of(checkpoint: Path) -> int:

@@ -138,6 +138,7 @@ ALLOWED = (
         r"examples/(addition-serve|exp\.yaml)", "*", "names of experiments and a file, made up"
     ),
     Allowed(r"acceptance\.md", "benchmarks/acceptance/*", "written by the acceptance"),
+    Allowed(r"(trinity|services)/.*\.py", "tests/unit/test_prose.py", "made up by the test"),
     Allowed(
         r"trinity\.plugins\.shop\.nothing", "tests/unit/workflows/*", "a module that is not there"
     ),
@@ -147,12 +148,15 @@ ALLOWED = (
     Allowed(r"build(/.*)?", "*.py", "the folder for what tools make"),
     Allowed(r"tests\.integration\.buffer\.own_priorities\.missing", "tests/*", "made up"),
     Allowed(r"my_rewards\.py|my_file\.py|envs/shop/workflow\.py", "*", "a user's file"),
+    Allowed(r"docs/(a|decisions/1)\.md", "tests/unit/test_prose.py", "made up by the test"),
     Allowed(r"benchmarks\.nowhere", "tests/unit/test_snippets.py", "made up by the test"),
     Allowed(
         r"(calculator_agent|make_tasks|my_reward|rate|rated)\.py|value\(node\.left",
         "docs/*.md",
         "a user's file",
     ),
+    Allowed(r"docs/(a|decisions/1)\.md", "tests/unit/test_prose.py", "made up by the test"),
+    Allowed(r"benchmarks\.nowhere", "tests/unit/test_snippets.py", "made up by the test"),
 )
 
 

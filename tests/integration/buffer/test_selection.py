@@ -7,12 +7,15 @@ from pathlib import Path
 import grpc
 import pytest
 
-from tests.integration.buffer.harness import Buffer
+from tests.integration.buffer.harness import Buffer, talk_to
 from tests.integration.buffer.made import Made
-from tests.integration.buffer.plans import rollout_plan
+from tests.integration.buffer.plans import BATCH_SIZE, REPEAT_TIMES, rollout_plan
+from tests.integration.buffer.process import BufferProcess
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.config.plan.stage_plan import StagePlan
 
+Draws = dict[tuple[int, int], tuple[str, int]]
+"""Taskset and row by explore step and position."""
 NUM_STEPS = 4
 DIFFICULTY = {
     "selector_type": "difficulty_based",
@@ -68,6 +71,67 @@ async def explore(buffer: Buffer, assignments: Sequence[pb.Assignment]) -> None:
         for run in one.runs
     ]
     await buffer.settle(*results)
+
+
+class Disturbance:
+    """Kills the buffer between any two calls."""
+
+    def __init__(self, process: BufferProcess | None) -> None:
+        self.process = process
+        self.num_kills = 0
+
+    async def strike(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            await self.process.start()
+            self.num_kills += 1
+
+
+async def drawn_by(buffer: Buffer, plan: StagePlan, disturbance: Disturbance) -> Draws:
+    """The whole stage; a disturbed explorer also ends its work in the reverse order."""
+    await buffer.open(plan)
+    await buffer.begin()
+    await buffer.record(0)
+    draws: Draws = {}
+    step = 0
+    while step < NUM_STEPS:
+        granted = (await buffer.lease()).assignments
+        assert len(granted) % BATCH_SIZE == 0
+        draws |= {
+            (one.explore_step, one.position): (one.taskset, one.task_index) for one in granted
+        }
+        await disturbance.strike()
+        order = granted[::-1] if disturbance.process else granted
+        for one in order:
+            await explore(buffer, [one])
+        await disturbance.strike()
+        for _ in range(2):
+            step += 1
+            head, rows = await buffer.batch(step)
+            assert len(rows) == BATCH_SIZE * REPEAT_TIMES, head
+            await buffer.report(step)
+        await disturbance.strike()
+        await buffer.record(step)
+        await disturbance.strike()
+    return draws
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(900)
+async def test_a_killed_buffer_draws_the_tasks_that_an_undisturbed_one_draws(
+    own_process: BufferProcess, tmp_path: Path
+) -> None:
+    easy_first = {"selector_type": "offline_easy2hard", "feature_keys": ["strong"]}
+    plan = plan_with(tmp_path, DIFFICULTY, easy_first, {"selector_type": "random", "seed": 3})
+    async with talk_to(own_process) as buffer:
+        undisturbed = await drawn_by(buffer, plan, Disturbance(None))
+    disturbance = Disturbance(own_process)
+    async with talk_to(own_process) as buffer:
+        assert await drawn_by(buffer, plan, disturbance) == undisturbed
+    assert disturbance.num_kills == 8
+    assert len(undisturbed) == NUM_STEPS * BATCH_SIZE
+    rows = [row for _, (name, row) in sorted(undisturbed.items()) if name == "tasks_1"]
+    assert rows == list(range(23, 23 - len(rows), -1))
 
 
 async def test_what_the_rollouts_teach_changes_the_draws(buffer: Buffer, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import json
 import resource
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -18,6 +19,7 @@ from tests.integration.explorer.served import (
 from tests.integration.explorer.served_process import SERVED_KEY
 from tests.integration.hostile.http_attack import HttpAttack
 from tests.integration.hostile.http_requests import HttpFuzzer
+from tests.support.endless import assert_takes_long
 
 NUM_FILES = 256
 NUM_SEEDED = 2_000
@@ -57,6 +59,14 @@ def test_more_idle_connections_than_files_keep_no_client_out(served: Victim, beg
     assert "not accepted" not in served.log.read_text()
 
 
+def test_without_a_bound_as_many_connections_do(tmp_path: Path) -> None:
+    """The control: the attack is one."""
+    with victim(tmp_path / "log", str(NUM_FILES), "100000") as unbounded:
+        unbounded.check_alive()
+        with idle(unbounded, NUM_FILES + 60), pytest.raises(OSError):
+            unbounded.ask(seconds=3.0)
+
+
 def test_what_is_not_http_is_answered_in_json_and_leaves_few_lines(served: Victim) -> None:
     before = len(served.log.read_text().splitlines())
     attacks = [
@@ -88,6 +98,11 @@ def test_a_body_in_another_charset_is_refused_at_once(served: Victim, charset: s
     headers = {**AUTHORIZED, "Content-Type": f"application/json; charset={charset}"}
     status, answer = served.ask(body, headers=headers)
     assert (status, "UTF-8" in str(answer["error"])) == (400, True)
+
+
+def test_control_decoding_that_charset_takes_minutes() -> None:
+    body = "b'a' * 1_500_000 + b'-' + b'b' * 1_500_000"
+    assert_takes_long(f"({body}).decode('punycode', errors='replace')")
 
 
 def test_utf_8_may_be_named_in_any_case(served: Victim) -> None:

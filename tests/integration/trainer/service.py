@@ -4,7 +4,7 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from trinity.run.local.addresses import free_port
 
 ROWS, VOCABULARY, STEPS = 16, 256, 6
 FINISHED = synchronizer_pb2.STAGE_STATE_FINISHED
+Disturb = Callable[[Peers, asyncio.subprocess.Process], Awaitable[None]]
 
 
 def plan_in(
@@ -121,3 +122,9 @@ async def running_service(
         if process.returncode is None:
             process.kill()
             await process.wait()
+
+
+async def stop(process: asyncio.subprocess.Process) -> int:
+    process.terminate()
+    async with asyncio.timeout(20):
+        return await process.wait()

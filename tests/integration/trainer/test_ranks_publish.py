@@ -26,9 +26,12 @@ PROGRAM = "tests.integration.trainer.deal_on_rank"
 ALL_BYTES = 4 * sum(SIZES.values())
 
 
-def test_a_gang_publishes_in_the_background_what_one_process_would(tmp_path: Path) -> None:
-    start_gang(2, PROGRAM, tmp_path)
-    assert_published_as_by_one(tmp_path, 2)
+@pytest.mark.parametrize("num_ranks", [2, pytest.param(4, marks=pytest.mark.thorough)])
+def test_a_gang_publishes_in_the_background_what_one_process_would(
+    tmp_path: Path, num_ranks: int
+) -> None:
+    start_gang(num_ranks, PROGRAM, tmp_path)
+    assert_published_as_by_one(tmp_path, num_ranks)
 
 
 @pytest.mark.parametrize("num_per_host", [3, 1])

@@ -1,5 +1,7 @@
-"""The trainer service begins a run with a former one's checkpoint, or says what is wrong."""
+"""The trainer service begins a run with a former one's checkpoint, however often its rank dies."""
 
+import asyncio
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -7,13 +9,16 @@ import pytest
 
 from examples.addition.model import save_model
 from tests.integration.trainer.learners import stepped
-from tests.integration.trainer.peers import serve_peers
+from tests.integration.trainer.peers import Peers, serve_peers
 from tests.integration.trainer.service import (
+    Disturb,
     peers_of,
     plan_in,
     running_service,
 )
+from tests.support.ranks import ranks_of
 from tests.unit.trainer.builders import random_batch
+from trinity.api.v1 import synchronizer_pb2
 from trinity.config.plan.stage_plan import ExperimentPlan
 
 if TYPE_CHECKING:
@@ -56,6 +61,56 @@ def plan_of(directory: Path, model: Path, path: Path) -> ExperimentPlan:
         "save_interval": 0,
     }
     return plan_in(directory, model, **start)
+
+
+def unmoving(plan: ExperimentPlan) -> ExperimentPlan:
+    """The same at a rate that no weight in single precision feels."""
+    first, *others = plan.stages
+    schedule = first.lr_schedule.model_copy(update={"lr": 1e-30})
+    return plan.model_copy(
+        update={"stages": (first.model_copy(update={"lr_schedule": schedule}), *others)}
+    )
+
+
+async def first_stage(plan: ExperimentPlan, disturb: Disturb | None = None) -> bytes:
+    """Hash of its final weights; the stages after it are not waited for."""
+    peers = peers_of(plan)
+    done = synchronizer_pb2.STAGE_STATE_FINISHED
+    async with serve_peers(peers) as address, running_service(address) as (process, _):
+        if disturb is not None:
+            await disturb(peers, process)
+        await peers.until(lambda: peers.experiment.stages[0].state == done or bool(peers.failure))
+        assert peers.failure == ""
+    return peers.experiment.stages[0].final_version.weights_blake3
+
+
+async def kill_the_rank_before_its_first_checkpoint(
+    peers: Peers, process: asyncio.subprocess.Process
+) -> None:
+    stage = peers.stages["sft"]
+    await peers.until(lambda: stage.recorded_step >= 2, SECONDS)
+    for rank in ranks_of(process.pid):
+        rank.send_signal(signal.SIGKILL)
+
+
+@pytest.mark.thorough
+async def test_the_weights_that_a_run_begins_with_are_the_former_ones(
+    tmp_path: Path, model: Path, former: tuple[Path, bytes]
+) -> None:
+    path, weights = former
+    assert await first_stage(unmoving(plan_of(tmp_path / "run", model, path))) == weights
+
+
+@pytest.mark.thorough
+async def test_a_rank_that_dies_begins_with_them_again(
+    tmp_path: Path, model: Path, former: tuple[Path, bytes]
+) -> None:
+    path, weights = former
+    calm = await first_stage(plan_of(tmp_path / "calm", model, path))
+    rough = await first_stage(
+        plan_of(tmp_path / "rough", model, path), kill_the_rank_before_its_first_checkpoint
+    )
+    assert rough == calm != weights
 
 
 async def test_a_damaged_checkpoint_fails_the_run_with_one_sentence(

@@ -18,6 +18,7 @@ from tests.integration.trainer.step_on_rank import (
     CONTROL,
     NUM_STEPS,
     RATE,
+    RESIZED,
     SAVED_STEP,
     STATE,
     checkpoint_of,
@@ -128,6 +129,38 @@ def test_one_rank_goes_on_from_a_checkpoint_of_two(
         for figure in case.figures:
             found = of_two_ranks[f"{name}/{figure}"][step - 1]
             assert found == pytest.approx(outcome.metrics[figure], rel=1e-4, abs=5e-6), figure
+
+
+@pytest.mark.thorough
+def test_three_ranks_load_what_two_wrote_bit_for_bit(
+    model: Path, folder: Path, of_two_ranks: Found
+) -> None:
+    found = run_gang(3, model, folder / "three.npz", folder)
+    for name in RESIZED:
+        assert_same(state_in(found, name), state_in(of_two_ranks, name))
+
+
+@pytest.mark.thorough
+def test_two_ranks_load_what_one_wrote_bit_for_bit(
+    ranks: "Ranks", model: Path, tmp_path: Path
+) -> None:
+    from services.trainer.checkpoints.checkpoints import CheckpointStore
+    from services.trainer.learner.learner import Learner
+
+    expected = {}
+    for name in RESIZED:
+        case = CASES[name]
+        plan = case.plan(model, max_tokens=8192)
+        learner = Learner(plan=plan, model_directory=model, ranks=ranks)
+        for step in range(1, SAVED_STEP + 1):
+            learner.train_step(case.batch(step), RATE, RATE)
+        root = checkpoint_of(tmp_path, name).parent
+        store = CheckpointStore(root=root, stage="rft", ranks=ranks)
+        store.write(learner, step=SAVED_STEP, incarnation=1)
+        expected[name] = state_of(learner)
+    found = run_gang(2, model, tmp_path / "two.npz", tmp_path)
+    for name in RESIZED:
+        assert_same(state_in(found, name), expected[name])
 
 
 def assert_as_of_one_rank(

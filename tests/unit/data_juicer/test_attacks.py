@@ -5,6 +5,7 @@ import http.client
 import json
 import select
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from urllib.parse import urlsplit
@@ -70,6 +71,11 @@ def test_idle_connections_give_way(sessions: server.SessionStore, begun: bytes) 
         check_alive(url)
 
 
+def num_held() -> int:
+    """Number of threads that wait for a request of this process's servers."""
+    return sum("process_request_thread" in thread.name for thread in threading.enumerate())
+
+
 def until(condition: Callable[[], object]) -> None:
     """Waits for a condition that has no event."""
     deadline = time.monotonic() + 100
@@ -82,6 +88,25 @@ def answers(connection: socket.socket, url: str) -> bool:
     """Returns true if a connection has an answer or an end after another request."""
     check_alive(url)
     return bool(select.select([connection], [], [], 0.05)[0])
+
+
+def test_a_control_without_bounds_holds_a_thread_for_each_idle_connection(
+    sessions: server.SessionStore,
+) -> None:
+    before = num_held()
+    unbounded = ServerLimits(max_connections=1000, request_seconds=3600.0)
+    with served(sessions, limits=unbounded) as url, contextlib.ExitStack() as held:
+        for _ in range(12):
+            held.enter_context(connect(url)).sendall(HEAD)
+        check_alive(url)
+        assert num_held() - before >= 12
+    bounded = ServerLimits(max_connections=4)
+    with served(sessions, limits=bounded) as url, contextlib.ExitStack() as held:
+        before = num_held()
+        for _ in range(12):
+            held.enter_context(connect(url)).sendall(HEAD)
+        check_alive(url)
+        until(lambda: num_held() - before <= 4)  # threads of closed connections end
 
 
 def test_a_request_that_does_not_arrive_is_given_up(sessions: server.SessionStore) -> None:
