@@ -36,6 +36,7 @@ GROUPS = {
         f"*/chaos/test_{name}.py"
         for name in (
             "algorithms",
+            "learning_selector",
             "operators",
             "replay",
             "retraining",

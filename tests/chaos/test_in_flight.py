@@ -19,6 +19,7 @@ AMID_A_SWAP = (
     "explorer.engine-swapped",
 )
 BESIDE_A_SWAP = ("rank.weights-unsealed", "rank.weights-written", "rank.weights-announced")
+NUM_SWAPS = 1000
 
 
 async def played(
@@ -55,3 +56,18 @@ async def test_without_its_protection_a_token_lies(arena: Arena, protection: str
     finally:
         arena.folder.switch_on(protection)
     assert weak.found.keys() == {"tokens_are_their_spans"}
+
+
+@pytest.mark.thorough
+async def test_over_a_thousand_changes_and_many_deaths_each_token_knows_its_weights(
+    arena: Arena,
+) -> None:
+    num_swaps = 0
+    for number in range(NUM_SWAPS):
+        points = (AMID_A_SWAP[number % 4], BESIDE_A_SWAP[number % 3])
+        name = f"in-flight-{number}"
+        found = await played(arena, name, points, num_steps=64, end_seconds=1000.0)
+        assert found.found == {}
+        num_swaps += found.num_swaps
+        if num_swaps >= NUM_SWAPS:
+            return

@@ -77,13 +77,40 @@ async def test_batches_are_the_same_whoever_dies(arena: Arena) -> None:
     ]
 
 
-async def test_without_the_rest_between_uses_the_check_finds_something(arena: Arena) -> None:
-    arena.folder.switch_off("rest")
+@pytest.mark.thorough
+async def test_with_an_offset_samples_rest_as_long_whoever_dies(arena: Arena) -> None:
+    for point in DIES[:2]:
+        arena.folder.arm(point)
+    record = await record_of(arena, "offset", sync_offset=1)
+    found = findings(record)
+    assert found.keys() <= {"ends_in_the_same_weights"}
+    assert most_uses(record) > 1
+
+
+@pytest.mark.parametrize(
+    ("off", "check", "dies"),
+    [
+        ("rest", "trained_as_asked", ""),
+        pytest.param("batch-kept", "batches_never_change", "", marks=pytest.mark.thorough),
+        pytest.param(
+            "one-transaction",
+            "nothing_is_lost",
+            "buffer.batch-recorded",
+            marks=pytest.mark.thorough,
+        ),
+    ],
+)
+async def test_without_its_protection_each_check_finds_something(
+    arena: Arena, off: str, check: str, dies: str
+) -> None:
+    arena.folder.switch_off(off)
+    if dies:
+        arena.folder.arm(dies)
     try:
-        record = await record_of(arena, "without-rest")
+        record = await record_of(arena, f"without-{off}")
     finally:
-        arena.folder.switch_on("rest")
-    assert "trained_as_asked" in findings(record)
+        arena.folder.switch_on(off)
+    assert check in findings(record)
 
 
 def _rewards(rows: tuple[tuple[str, float], ...]) -> list[float]:

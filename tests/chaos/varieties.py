@@ -78,6 +78,8 @@ class Played:
     found: Findings
     num_repeated_steps: int = 0
     """Steps that more than one life of a trainer trained."""
+    num_swaps: int = 0
+    """Versions that an engine took amid its requests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -279,7 +281,7 @@ async def _in_flight(play: Play) -> Played:
     played = _played(snapshot)
     lies = await asyncio.to_thread(_wrong_spans, play.arena, ended, Path(plan.stages[0].model_path))
     found = {**played.found, **({"tokens_are_their_spans": lies} if lies else {})}
-    return replace(played, found=found)
+    return replace(played, found=found, num_swaps=len(snapshot.loads))
 
 
 def _wrong_spans(arena: Arena, ended: pb.Experiment, model: Path) -> list[str]:

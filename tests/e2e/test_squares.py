@@ -1,5 +1,7 @@
 """A vision model over real services: imitation, then GRPO, with images from file to gradient."""
 
+import math
+import re
 from pathlib import Path
 
 import pytest
@@ -74,3 +76,29 @@ def trainer_scalars(run: Launched, tag: str) -> list[float]:
         if tag in events.Tags()["scalars"]:
             found += [point.value for point in events.Scalars(tag)]
     return found
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_squares_are_counted_by_looking_alone(tmp_path: Path, shuffled: bool) -> None:
+    work = tmp_path / "work"
+    prepare(work, seed=42, shuffled=shuffled)
+    run = Launched(tmp_path, "squares", REPOSITORY, "")
+    text = EXAMPLE.read_text().replace("project: examples", "project: e2e")
+    text = text.replace("${oc.env:TRINITY_SQUARES_WORK,examples/squares/work}", str(work))
+    run.config.write_text(
+        text.replace(
+            "${oc.env:TRINITY_CHECKPOINT_ROOT_DIR,./checkpoints}", f"{tmp_path}/checkpoints"
+        )
+    )
+    try:
+        run.start()
+        assert run.wait() == 0, run.text
+    finally:
+        run.end()
+    found = re.findall(r"on held_out: accuracy (\S+) \S+ (\S+)", run.text)
+    accuracy, error = map(float, found[-1])
+    if shuffled:
+        assert abs(accuracy - CHANCE) < 3 * max(error, math.sqrt(CHANCE * (1 - CHANCE) / 384))
+    else:
+        assert float(found[0][0]) < 0.75 and accuracy >= 0.95

@@ -10,7 +10,7 @@ from tests.support.model_free.experiment import experiment_plan
 from tests.support.model_free.stack import model_free_services
 from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.errors import UserError
-from trinity.run.launch.modes import BenchSource, bench_plan
+from trinity.run.launch.modes import BenchSource, bench_plan, model_bench_plan
 from trinity.run.launch.run import LocalRun
 from trinity.run.launch.stored_runs import StoredRun
 from trinity.run.progress.reporter import make_reporter
@@ -67,3 +67,13 @@ async def test_all_checkpoints_are_evaluated_and_none_of_them_twice(ended_run: E
 def test_without_a_run_there_are_no_checkpoints_to_evaluate(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="holds no run whose checkpoints"):
         bench_plan(plan_of(tmp_path))
+
+
+@pytest.mark.thorough
+async def test_a_model_that_was_never_trained_is_evaluated_once(tmp_path: Path) -> None:
+    made = model_bench_plan(plan_of(tmp_path))
+    for _ in range(2):  # a second start has nothing left to do
+        run = LocalRun(
+            plan=made, reporter=make_reporter(made.label), services=model_free_services()
+        )
+        assert evaluated(await run.run_to_end()) == [0]

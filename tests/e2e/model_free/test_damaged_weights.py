@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.model_free.alone import weights_of
 from tests.support.model_free.damage import FAULTS
-from tests.support.model_free.damaged_rank import FAULTS_VARIABLE
+from tests.support.model_free.damaged_rank import DEAF_VARIABLE, FAULTS_VARIABLE
 from tests.support.model_free.dying_explorer import EVALUATED, VERSION_VARIABLE
 from tests.support.model_free.experiment import experiment_plan, run_to_end
 from tests.support.model_free.model import read_digest
@@ -29,11 +29,17 @@ MOST_SECONDS = 60
 """For the replacement of one version, from its announcement to its successor's."""
 
 
-def damaged_stack(plan: ExperimentPlan, faults: Mapping[int, str]) -> LocalStack:
+DEAF_TRAINER = {DEAF_VARIABLE: "1"}
+"""It hears of no damage."""
+
+
+def damaged_stack(
+    plan: ExperimentPlan, faults: Mapping[int, str], trainer: Mapping[str, str] | None = None
+) -> LocalStack:
     return model_free_stack(
         plan.job_path,
         modules=MODULES | {"trainer": "tests.support.model_free.damaged_trainer"},
-        environment={"trainer": {FAULTS_VARIABLE: json.dumps(faults)}},
+        environment={"trainer": {FAULTS_VARIABLE: json.dumps(faults), **(trainer or {})}},
     )
 
 
@@ -74,6 +80,17 @@ async def test_damaged_differences_and_their_base_are_replaced_by_whole_versions
     assert not is_delta(paths[0]) and is_delta(paths[0].with_name("v7-1"))
     written = log_of(half, "trainer").count("damaged weights were written again")
     assert written == len(faults)
+
+
+@pytest.mark.thorough
+async def test_control_without_a_report_the_run_waits_until_it_fails(
+    tmp_path: Path,
+) -> None:
+    plan = experiment_plan(tmp_path, synchronizer={"sync_timeout": 20})
+    async with damaged_stack(plan, {1: "flip_a_bit"}, DEAF_TRAINER) as stack:
+        ended = await run_to_end(stack.addresses.synchronizer, plan)
+    assert ended.state == pb.EXPERIMENT_STATE_FAILED
+    assert "of version 1" in ended.reason and "to match their manifest" in ended.reason
 
 
 async def test_the_evaluation_of_lost_weights_ends_and_training_goes_on(tmp_path: Path) -> None:

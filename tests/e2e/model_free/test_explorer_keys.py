@@ -61,3 +61,23 @@ async def test_an_agent_is_trained_by_the_calls_of_its_own_client(
     first = await ended_run(shared_stack, tmp_path, "agent", **given)
     again = await ended_run(shared_stack, tmp_path, "agent-again", **given)
     assert final_weights(first) == final_weights(again)
+
+
+@pytest.mark.thorough
+async def test_a_trainer_that_waits_no_longer_trains_on_what_is_ready(
+    tmp_path: Path, shared_stack: SharedStack
+) -> None:
+    """One task in four ends only by its time limit; the steps go on without it."""
+    workflow = "tests.support.model_free.workflows.OneInFourNeverEnds"
+    ended = await ended_run(
+        shared_stack,
+        tmp_path,
+        "incomplete",
+        buffer={
+            "explorer_input": {"default_workflow_type": workflow},
+            "trainer_input": {"experience_buffer": {"max_read_timeout": 1}},
+            "total_steps": 3,
+        },
+        explorer={"max_timeout": 6, "max_retry_times": 0},
+    )
+    assert ended.stages[0].final_version.version == 3

@@ -11,6 +11,8 @@ from tests.support.model_free.device import DeviceEvent, device_folder, events_o
 from tests.support.model_free.engine import RUN_SECONDS_VARIABLE, SPREAD_VARIABLE
 from tests.support.model_free.experiment import experiment_plan, run_to_end
 from tests.support.model_free.shared_stack import ON_IT, SharedStack
+from tests.support.model_free.slow_rank import DEAF_DISK_VARIABLE, SLOW_SECONDS_VARIABLE
+from tests.support.model_free.stack import MODULES, model_free_stack
 from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.config.plan.stage_plan import ExperimentPlan
 
@@ -21,6 +23,8 @@ STAGE_OF_TURNS: dict[str, JsonValue] = {
     "algorithm": {"algorithm_type": "grpo", "repeat_times": 2, "kl_loss_fn": "none"},
 }
 NUM_IMITATED = 12
+SLOW_MODULES = {**MODULES, "trainer": "tests.support.model_free.slow_trainer"}
+SILENCE_SECONDS, SLOW_SECONDS = 15, 45
 
 
 def by_turns(root: Path, name: str) -> ExperimentPlan:
@@ -127,3 +131,39 @@ async def test_a_stage_without_rollouts_keeps_the_device_and_ends_in_the_same_we
     turns = turns_in(events(plan))
     assert 4 < turns.count("rank") <= NUM_IMITATED, "it left after each step"
     assert turns.count("engine") >= 4
+
+
+@pytest.mark.thorough
+async def test_without_the_lock_the_device_fails(tmp_path: Path) -> None:
+    """The control: what the device is simulated for is seen where nothing excludes."""
+    plan = by_turns(tmp_path, "unlocked")
+    modules = {**MODULES, "trainer": "tests.support.model_free.unlocked_trainer"}
+    async with model_free_stack(plan.job_path, modules=modules) as stack:
+        ended = await run_to_end(stack.addresses.synchronizer, plan)
+    assert ended.state == pb.EXPERIMENT_STATE_FAILED
+    assert "DeviceInUse: rank woke up beside engine" in ended.reason
+    assert "clash" in {event.what for event in events(plan)}
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("mode", ["colocate", "both"])
+@pytest.mark.parametrize("shows_life", [True, False])
+async def test_a_rank_that_writes_for_longer_than_it_may_be_silent_is_left_alone(
+    tmp_path: Path, mode: str, shows_life: bool
+) -> None:
+    """The control gives no sign of life meanwhile: it is killed, and trains again."""
+    plan = experiment_plan(
+        tmp_path,
+        name="slow",
+        stages=[{**STAGE_OF_TURNS, "mode": mode}],
+        synchronizer={"sync_timeout": SILENCE_SECONDS},
+    )
+    environment = {SLOW_SECONDS_VARIABLE: str(SLOW_SECONDS)}
+    if not shows_life:
+        environment[DEAF_DISK_VARIABLE] = "1"
+    services = {"trainer": environment}
+    async with model_free_stack(plan.job_path, modules=SLOW_MODULES, environment=services) as stack:
+        ended = await run_to_end(stack.addresses.synchronizer, plan)
+    assert ended.state == pb.EXPERIMENT_STATE_FINISHED, ended.reason
+    final = ended.stages[0].final_version
+    assert (final.incarnation == 1) is shows_life

@@ -288,6 +288,24 @@ async def test_what_is_deleted_waits_no_longer(process: BufferProcess, tmp_path:
         assert "; 0 may come again" in line
 
 
+@pytest.mark.thorough
+async def test_a_buffer_that_was_killed_composes_as_if_it_had_not_been(
+    own_process: BufferProcess, tmp_path: Path
+) -> None:
+    found = []
+    async with talk_to(own_process) as buffer:
+        await begin(buffer, replay_plan(tmp_path))
+        for step in range(1, NUM_STEPS + 1):
+            await explore(buffer)
+            own_process.kill()
+            await own_process.start()
+            async with talk_to(own_process) as again:
+                again.key, again.incarnation = buffer.key, buffer.incarnation
+                _, rows = await train(again, step)
+            found.append(rows)
+    assert found == batches(rolled_out(), rules())
+
+
 async def test_lost_rows_are_made_up_for_by_replay_not_by_further_tasks(
     buffer: Buffer, tmp_path: Path
 ) -> None:

@@ -18,7 +18,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from services.explorer.engine.interface import DeviceRequest, Engine
-from services.explorer.engine.vllm import VllmEngine
+from services.explorer.engine.vllm import VllmEngine, start_vllm
 from services.explorer.engine.vllm_options import detect_hardware
 from services.explorer.rollout.weight_gate import WeightGate
 from services.explorer.types import WeightsRequirement
@@ -31,9 +31,10 @@ from tests.integration.explorer.conftest import (
 from tests.unit.explorer.builders import build_weights, unheard_beats
 from trinity.config.schema.explorer import RolloutModelConfig
 from trinity.errors import UserError
+from trinity.run.local.files import VARIABLE as SOCKETS
 from trinity.runtime.device_lock import DeviceLock, Holder
 from trinity.runtime.retry import RetryPolicy
-from trinity.types import FinishReason, SamplingParams
+from trinity.types import FinishReason, JsonObject, SamplingParams
 from trinity.workflows.generation import Generation, GenerationDelta
 
 PROMPT = [3, 21, 22, 15, 23, 24, 33, 1, 4]
@@ -286,6 +287,33 @@ def listening_on(
         for connection in process.net_connections("tcp")
         if connection.status == psutil.CONN_LISTEN
     ]
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(AT_HAND[0] is not PROCESSOR, reason="one GPU's memory is for one engine")
+@pytest.mark.parametrize(("executor", "opens"), [("AtPort", False), ("AtOpenPort", True)])
+async def test_a_worker_alone_opens_no_port_where_vllm_would_have_it_open_one(
+    models: tuple[Path, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    executor: str,
+    opens: bool,
+) -> None:
+    """The control opens it, on all addresses."""
+    monkeypatch.setenv(SOCKETS, str(tmp_path))
+    options = engine_options(models[0], "float32")
+    backend = f"tests.integration.explorer.meeting_at_ports.{executor}"
+    extra: JsonObject = {"distributed_executor_backend": backend}
+    rollout = options.rollout.model_copy(update={"extra_engine_args": extra})
+    others = cores()
+    engine = await start_vllm(replace(options, rollout=rollout))
+    try:
+        listening = listening_on(cores() - others)
+        assert any(address.is_unspecified for address in listening) is opens, listening
+        answer = await engine.generate(PROMPT, sampling(max_tokens=4))
+        assert len(answer.token_ids) >= 1
+    finally:
+        await engine.close()
 
 
 @pytest.mark.skipif(AT_HAND is GPU, reason="this engine was started without a mode of sleep")

@@ -110,6 +110,13 @@ def test_a_run_ends_well_under_all_of_them_at_once(start: Start) -> None:
     assert written == []
 
 
+@pytest.mark.thorough
+@pytest.mark.parametrize("condition", CONDITIONS, ids=lambda condition: condition.__name__)
+def test_a_run_ends_well_under_each(start: Start, condition: Callable[[Start], None]) -> None:
+    condition(start)
+    assert "ran as" in start.run()
+
+
 def test_a_read_only_copy_cannot_be_written_to(start: Start) -> None:
     """The control: without rights of root, the copy refuses a file."""
     start.by_a_normal_user()

@@ -1,6 +1,7 @@
 """What a process tells arrives over HTTP as it does over gRPC, with the headers it was given."""
 
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -79,6 +80,14 @@ def test_traces_may_go_over_http_and_figures_over_grpc(over_http: HttpReceiver) 
     check_figures(over_http.seen)
     assert {one.path for one in over_http.posted} == {"/of/sums/traces"}
     assert all(HEADERS.items() <= one.headers.items() for one in over_http.posted)
+
+
+@pytest.mark.thorough
+def test_a_receiver_that_never_answers_keeps_no_process_from_its_end() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        told = HttpReceiver(seen=Receiver(), address=address)
+        tell(told.environment(OTEL_EXPORTER_OTLP_TIMEOUT="3600"))
 
 
 def check_spans(seen: Receiver) -> None:

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
+import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -27,6 +28,7 @@ from trinity.runtime.telemetry import metrics
 SERVICES = ("synchronizer", "buffer", "trainer", "explorer")
 ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}|[0-9a-f]{16}")
 QUERY = "sum by (job) (trinity_service_ready)"
+SCRAPE_SECONDS = 60
 
 
 @asynccontextmanager
@@ -70,6 +72,17 @@ async def test_every_service_answers_with_its_figures_and_no_ids(tmp_path: Path)
             assert promtool(texts[service]) == (0, ""), service
     assert f'trinity_train_step{{trinity_stage="rft"}} {STEPS}.0' in texts["trainer"]
     assert f'trinity_weights_published{{trinity_stage="rft"}} {STEPS}.0' in texts["trainer"]
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(not shutil.which("prometheus"), reason="Prometheus is not installed")
+async def test_a_prometheus_server_scrapes_all_of_them(tmp_path: Path) -> None:
+    async with finished_stack(tmp_path) as (at, folder):
+        with prometheus(tmp_path, at, folder) as url:
+            async with asyncio.timeout(SCRAPE_SECONDS):
+                while len(found := await asyncio.to_thread(ask, url)) < len(SERVICES):  # noqa: ASYNC110
+                    await asyncio.sleep(0.5)
+    assert found == {f"trinity-{name}": "1" for name in SERVICES}
 
 
 @contextmanager

@@ -217,3 +217,10 @@ async def test_a_killed_explorer_leaves_whole_traces(tmp_path: Path, seen: Recei
         assert all(span.parent_id in {one.span_id for one in leases} for span in samples.values())
         assert not [pair for pair in parents(spans) if pair[1] == "?"]
     assert max(Counter(span.trace_id for span in seen.named(names.LEASE)).values()) > 1
+
+
+@pytest.mark.thorough
+async def test_without_a_receiver_everything_goes_on(tmp_path: Path) -> None:
+    gone = Receiver(address="127.0.0.1:9")
+    await run(plan_of(tmp_path), gone)
+    assert not gone.spans

@@ -9,6 +9,7 @@ import logging
 import os
 from typing import Any
 
+from services.trainer.checkpoints.damage import DamageWatch
 from services.trainer.checkpoints.weights import WeightsStore
 from services.trainer.rank import __main__
 from services.trainer.types import WeightsOnDisk
@@ -16,6 +17,8 @@ from tests.support.model_free.damage import FAULTS
 from tests.support.model_free.rank import model_free_parts
 
 FAULTS_VARIABLE = "TRINITY_TEST_FAULTS"
+DEAF_VARIABLE = "TRINITY_TEST_DEAF"
+"""Set for a rank that follows no reports."""
 
 
 def damage_versions() -> None:
@@ -31,6 +34,8 @@ def damage_versions() -> None:
         return written
 
     WeightsStore.seal_files = seal_badly  # type: ignore[method-assign]
+    if DEAF_VARIABLE in os.environ:
+        DamageWatch.start = lambda self: None  # type: ignore[method-assign]  # noqa: ARG005
 
 
 if __name__ == "__main__":
