@@ -20,6 +20,13 @@ class SilentBuffer(buffer_pb2_grpc.BufferServiceServicer):
         await asyncio.Event().wait()
         yield pb.GetBatchResponse()
 
+    async def LeaseAssignments(
+        self, request: pb.LeaseAssignmentsRequest, _: object
+    ) -> pb.LeaseAssignmentsResponse:
+        _say("called")
+        await asyncio.Event().wait()
+        return pb.LeaseAssignmentsResponse()
+
 
 async def serve(address: str) -> None:
     """Until killed."""

@@ -41,18 +41,25 @@ def _signal_once_called(server: "subprocess.Popen[str]", how: signal.Signals) ->
     server.send_signal(how)
 
 
+CALL = pytest.mark.parametrize(
+    "call", ["GetBatch", pytest.param("LeaseAssignments", marks=pytest.mark.thorough)]
+)
 HOW = pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
 
 
 @HOW
-def test_a_call_of_a_thread_ends(how: signal.Signals) -> None:
+@CALL
+def test_a_call_of_a_thread_ends(call: str, how: signal.Signals) -> None:
     ended = threading.Event()
 
     def ask(address: str) -> None:
         with open_sync_channel(address) as channel:
             stub = BufferServiceStub(channel)
             with pytest.raises(grpc.RpcError) as failed:
-                list(stub.GetBatch(pb.GetBatchRequest(), timeout=CALL_SECONDS))
+                if call == "GetBatch":
+                    list(stub.GetBatch(pb.GetBatchRequest(), timeout=CALL_SECONDS))
+                else:
+                    stub.LeaseAssignments(pb.LeaseAssignmentsRequest(), timeout=CALL_SECONDS)
             assert failed.value.code() is grpc.StatusCode.UNAVAILABLE
         ended.set()
 
@@ -62,13 +69,17 @@ def test_a_call_of_a_thread_ends(how: signal.Signals) -> None:
 
 
 @HOW
-async def test_a_call_of_a_coroutine_ends(how: signal.Signals) -> None:
+@CALL
+async def test_a_call_of_a_coroutine_ends(call: str, how: signal.Signals) -> None:
     with gone_once_called(how) as address:
         async with open_channel(address) as channel:
             stub = BufferServiceStub(channel)
             begun = time.monotonic()
             with pytest.raises(grpc.aio.AioRpcError) as failed:
-                async for _ in stub.GetBatch(pb.GetBatchRequest(), timeout=CALL_SECONDS):
-                    pass
+                if call == "GetBatch":
+                    async for _ in stub.GetBatch(pb.GetBatchRequest(), timeout=CALL_SECONDS):
+                        pass
+                else:
+                    await stub.LeaseAssignments(pb.LeaseAssignmentsRequest(), timeout=CALL_SECONDS)
             assert failed.value.code() is grpc.StatusCode.UNAVAILABLE
             assert time.monotonic() - begun < SOON_SECONDS

@@ -128,15 +128,19 @@ async def executed(plan: ExperimentPlan) -> RunSummary:
     return await run.run_to_end()
 
 
+@pytest.mark.parametrize(
+    ("mode", "num_explored"),
+    [pytest.param("bench", 0, marks=pytest.mark.thorough), ("explore", NUM_STEPS * 4 * 2)],
+)
 async def test_a_model_that_others_serve_is_evaluated_and_its_key_is_written_nowhere(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, num_explored: int
 ) -> None:
     async with their_model("THEIR", monkeypatch) as server:
-        summary = await executed(elsewhere(tmp_path, "explore"))
+        summary = await executed(elsewhere(tmp_path, mode))
     [stage] = summary.stages
     [done] = stage.evaluations
     assert (done.version, done.taskset, done.num_failed) == (0, "held_out", 0)
-    assert len(server.requests) == 64 + NUM_STEPS * 4 * 2
+    assert len(server.requests) == 64 + num_explored
     assert holding(tmp_path, KEY) == []
 
 
