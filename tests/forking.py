@@ -41,6 +41,7 @@ FORKED: tuple[tuple[Forked, tuple[str, ...]], ...] = (
             "*/e2e/test_parts_of_trinity_rft.py",
             "*/e2e/test_results.py",
             "*/e2e/test_retrain.py",
+            "*/e2e/test_transfers.py",
             "*/e2e/test_verl_rows.py",
         ),
     ),
@@ -48,6 +49,7 @@ FORKED: tuple[tuple[Forked, tuple[str, ...]], ...] = (
     (
         (TRAINER, STACKS),
         (
+            "*/integration/trainer/test_hosts_train.py",
             "*/integration/trainer/test_ranks_publish.py",
             "*/integration/trainer/test_service_begins.py",
             "*/integration/trainer/test_two_ranks.py",

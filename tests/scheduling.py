@@ -18,7 +18,7 @@ GROUPS = {
             f"*/e2e/test_{name}.py"
             for name in (
                 *("adapter", "at_the_terminal", "killed_services", "parts_of_trinity_rft"),
-                *("results", "retrain", "verl_rows"),
+                *("results", "retrain", "transfers", "verl_rows"),
             )
         ),
         "*/integration/explorer/test_engine*.py",

@@ -34,6 +34,11 @@ KINDS = {
         ("buffer.tasks-drawn", "buffer.lease-granted"),
         "chance-from-seeds",
     ),
+    "shuffle": Kind(
+        {"selector_type": "shuffle"},
+        ("buffer.tasks-drawn", "buffer.lease-granted"),
+        "chance-from-seeds",
+    ),
     "easy2hard": Kind(
         {"selector_type": "offline_easy2hard", "feature_keys": ["strong"]},
         ("buffer.ranking-kept", "buffer.tasks-drawn", "buffer.lease-granted"),

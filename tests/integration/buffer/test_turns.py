@@ -97,6 +97,8 @@ async def talk_to_slow(
 @pytest.mark.parametrize(
     ("train", "num_slow"),
     [
+        # five slow stages hold up more than one does
+        pytest.param(train_filtered, 1, marks=pytest.mark.thorough),
         (train_with_own, 1),
         (train_filtered, 5),
     ],

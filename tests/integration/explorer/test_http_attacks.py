@@ -22,7 +22,7 @@ from tests.integration.hostile.http_requests import HttpFuzzer
 from tests.support.endless import assert_takes_long
 
 NUM_FILES = 256
-NUM_SEEDED = 2_000
+NUM_SEEDED = 5_000
 OWN_FILES = 30
 
 

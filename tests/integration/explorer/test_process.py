@@ -49,6 +49,13 @@ def test_it_is_live_but_not_ready_while_nobody_answers_and_stops_in_order() -> N
     assert "not usable: engine, synchronizer, buffer, broker" in output
 
 
+def test_a_misspelt_setting_is_refused_by_name() -> None:
+    process = start(TRINITY_EXPLORER_BUFER=NOBODY)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert "TRINITY_EXPLORER_BUFER" in errors
+
+
 def test_a_broken_plugin_is_refused_with_its_line(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("\nraise RuntimeError('no')\n")
     process = start(TRINITY_PLUGIN_DIRS=str(tmp_path))

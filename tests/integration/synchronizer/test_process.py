@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import grpc
+import psycopg
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
@@ -95,6 +96,23 @@ def test_migrate_brings_the_schema_up_to_date(synchronizer_dsn: str) -> None:
         _, errors = process.communicate(timeout=TIMEOUT)
     assert process.returncode == 0, errors
     MIGRATIONS.check_newest(synchronizer_dsn)
+
+
+def test_an_old_schema_is_refused_unless_told_to_migrate(synchronizer_dsn: str) -> None:
+    assert "run `python -m services.synchronizer migrate`" in refusal(POSTGRES_DSN=synchronizer_dsn)
+
+
+def test_an_unknown_schema_is_refused(synchronizer_dsn: str) -> None:
+    MIGRATIONS.upgrade(synchronizer_dsn)
+    with psycopg.connect(synchronizer_dsn) as connection:
+        connection.execute("UPDATE alembic_version SET version_num = 'f00d'")
+    line = refusal(POSTGRES_DSN=synchronizer_dsn, MIGRATE_ON_START="true")
+    assert "is at revision f00d, which this program does not know" in line
+
+
+def test_a_misspelt_setting_is_refused(synchronizer_dsn: str) -> None:
+    line = refusal(POSTGRES_DSN=synchronizer_dsn, LOG_LEVLE="INFO")
+    assert "TRINITY_SYNCHRONIZER_LOG_LEVLE" in line
 
 
 def test_a_database_that_does_not_answer_is_named() -> None:

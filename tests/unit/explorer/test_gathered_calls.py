@@ -68,14 +68,6 @@ def as_after_quick_calls(pool: UserProcessPool) -> None:
     pool._last_sending = time.monotonic()
 
 
-async def quick_reward(pool: UserProcessPool, notes: Path) -> IsolatedReward:
-    """A reward whose calls were quick so far."""
-    reward = reward_of(pool, notes)
-    await reward.check()
-    as_after_quick_calls(pool)
-    return reward
-
-
 def begin(reward: IsolatedReward, responses: list[str]) -> list["asyncio.Task[dict[str, float]]"]:
     return [asyncio.create_task(reward({"response": response})) for response in responses]
 
@@ -91,7 +83,9 @@ async def test_quick_calls_that_come_together_are_sent_together(
     tmp_path: Path, sent: list[int]
 ) -> None:
     async with user_processes(2) as pool:
-        reward = await quick_reward(pool, tmp_path / "notes")
+        reward = reward_of(pool, tmp_path / "notes")
+        await reward.check()
+        as_after_quick_calls(pool)
         found = await asyncio.gather(*begin(reward, NAMES))
     assert [numbers["noted"] for numbers in found] == [len(name) for name in NAMES]
     assert sent == [20]
@@ -115,7 +109,9 @@ async def test_a_call_alone_waits_for_no_other(
 ) -> None:
     monkeypatch.setattr(module, "GATHER_SECONDS", 600.0)
     async with user_processes(1) as pool:
-        reward = await quick_reward(pool, tmp_path / "notes")
+        reward = reward_of(pool, tmp_path / "notes")
+        await reward.check()
+        as_after_quick_calls(pool)
         pool._last_sending -= 601.0
         assert await reward({"response": "alone"}) == {"noted": 5.0}
 
@@ -128,7 +124,9 @@ async def test_one_that_fails_among_others_fails_alone_and_all_run_once(
     tmp_path: Path, sent: list[int], response: str, error: type[Exception]
 ) -> None:
     async with user_processes(2) as pool:
-        reward = await quick_reward(pool, tmp_path / "notes")
+        reward = reward_of(pool, tmp_path / "notes")
+        await reward.check()
+        as_after_quick_calls(pool)
         names = [*NAMES[:5], response, *NAMES[5:]]
         found = await asyncio.gather(*begin(reward, names), return_exceptions=True)
     assert sent[0] == 21
@@ -166,7 +164,9 @@ async def test_one_that_takes_longer_than_the_others_may_wait_runs_once_as_they_
     tmp_path: Path, seconds: str
 ) -> None:
     async with user_processes(1) as pool:
-        reward = await quick_reward(pool, tmp_path / "notes")
+        reward = reward_of(pool, tmp_path / "notes")
+        await reward.check()
+        as_after_quick_calls(pool)
         names = [f"waits{seconds}", *NAMES]
         found = await asyncio.gather(*begin(reward, names))
     assert found == [{"noted": float(len(name))} for name in names]
@@ -178,7 +178,9 @@ async def test_one_that_is_given_up_before_it_is_sent_is_left_out(
     tmp_path: Path, place: int
 ) -> None:
     async with user_processes(2) as pool:
-        reward = await quick_reward(pool, tmp_path / "notes")
+        reward = reward_of(pool, tmp_path / "notes")
+        await reward.check()
+        as_after_quick_calls(pool)
         calls = begin(reward, NAMES)
         await asyncio.sleep(0)
         calls.pop(place).cancel()
@@ -192,7 +194,9 @@ async def test_one_that_is_given_up_after_it_was_sent_costs_the_others_nothing(
     tmp_path: Path, sent: list[int]
 ) -> None:
     async with user_processes(2) as pool:
-        reward = await quick_reward(pool, tmp_path / "notes")
+        reward = reward_of(pool, tmp_path / "notes")
+        await reward.check()
+        as_after_quick_calls(pool)
         calls = begin(reward, ["waits0.05", *NAMES])
         while not sent:  # noqa: ASYNC110  # sending is no event
             await asyncio.sleep(0)
@@ -207,7 +211,9 @@ async def test_one_that_hangs_after_it_was_given_up_is_killed_and_the_others_ans
     tmp_path: Path, sent: list[int]
 ) -> None:
     async with user_processes(1) as pool:
-        reward = await quick_reward(pool, tmp_path / "notes")
+        reward = reward_of(pool, tmp_path / "notes")
+        await reward.check()
+        as_after_quick_calls(pool)
         calls = begin(reward, [NAMES[0], "hangs", *NAMES[1:]])
         while not sent:  # noqa: ASYNC110  # sending is no event
             await asyncio.sleep(0)
