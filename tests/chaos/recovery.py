@@ -29,8 +29,7 @@ KILLED = KINDS[:-1]
 SIGNALS = {"SIGKILL": signal.SIGKILL, "SIGTERM": signal.SIGTERM, "SIGSTOP": signal.SIGSTOP}
 STRAINS = (*(f"{kind} {CLOCK}" for kind in CLOCKED), DISK_FULL)
 RANDOM = (*(f"{kind} {name}" for kind in KILLED for name in SIGNALS), *STRAINS)
-"""What is struck at random: a process with a signal, or without one. What does not die goes on as
-before after a while."""
+"""Random strikes: a signal for a process, or a strain. A process that survives goes on as before."""
 PASSING = ("SIGSTOP", CLOCK, FULL)
 
 NEW_EXPLORER = """

@@ -1,4 +1,4 @@
-"""Work and attacks for a while, and what grows meanwhile.
+"""Work and attacks for a while, and the slopes of memory, files, connections and stores.
 
 python -m tests.chaos.soak --minutes 40
 
@@ -38,13 +38,14 @@ REQUESTS, EVERY_SECONDS = 420, 10.0
 TENANTS, STEPS, KEEP_STEPS = 7, 8, 2
 LOOK_SECONDS = 5.0
 BLOCKS = 30
-"""Means over this many parts of the time are what the slopes are of: neighbours go together."""
+"""Number of means that a slope is fitted to: neighbouring samples depend on one another."""
 QUANTILE = 2.05
-"""Of Student's t, one-sided 97.5 %, with as many blocks."""
+"""97.5 % quantile of Student's t for this number of blocks."""
+LEAST_MINUTES = 10
 LIMIT = 1.0
 CONTENTS = """
     SELECT coalesce(sum(pg_total_relation_size(oid)), 0) FROM pg_class
-    WHERE relname LIKE 'payload%%' AND relkind = 'r'
+    WHERE relname LIKE 'payload%' AND relkind = 'r'
 """
 Series = dict[str, list[tuple[float, float]]]
 
@@ -155,6 +156,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=40.0)
     arguments = parser.parse_args()
+    if arguments.minutes < LEAST_MINUTES:
+        parser.error(f"{LEAST_MINUTES} minutes at least: a slope needs {BLOCKS} means")
     with tempfile.TemporaryDirectory(prefix="trinity-soak-") as folder:
         series, number, requests = asyncio.run(soak(Path(folder), 60 * arguments.minutes))
     slopes = {name: slope_of(values) for name, values in sorted(series.items())}

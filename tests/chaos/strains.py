@@ -7,7 +7,7 @@ from pathlib import Path
 FULL, CLOCK = "FULL", "CLOCK"
 DISK_FULL = f"disk {FULL}"
 CLOCKED = ("explorer", "buffer", "trainer", "synchronizer")
-"""Whose clocks may jump, one at a time; a trainer's ranks go with it."""
+"""Services with clocks that may be set, one at a time; ranks have the clock of their trainer."""
 LONGEST_JUMP_SECONDS = 3600.0
 
 

@@ -83,7 +83,7 @@ def _ratio(rows: Sequence[Trial]) -> str:
 
 
 def _seconds(rows: Sequence[Trial]) -> list[float]:
-    """Of kills on a machine that did nothing else: beside other work they say little."""
+    """Returns the seconds of kills at a low load; on a busy machine they say little."""
     quiet = (row for row in rows if max(row.load_before, row.load_after) <= QUIET_LOAD)
     return [row.back_seconds for row in quiet if row.back_seconds is not None]
 

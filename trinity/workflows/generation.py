@@ -327,7 +327,7 @@ class AttemptCalls:
         self.num_begun = 0
         """Calls that were made, whatever became of them."""
         self.num_tokens = 0
-        """Of their answers."""
+        """Tokens of the answers to these calls."""
 
     @property
     def is_closed(self) -> bool:

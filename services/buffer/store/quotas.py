@@ -21,7 +21,7 @@ from trinity.runtime.sql import Connection
 
 DELETE_TASKSETS = "delete some (`trinity taskset delete`)"
 COUNTED_SECONDS = 5.0
-"""What runs with clients hold is counted once in this time; turns that come meanwhile are added."""
+"""Time between two counts of the bytes in runs with clients; the turns in between are added."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +31,7 @@ class BufferQuotas:
     await quotas.check_blob(connection, "a", sha256, len(body))
 
     Concurrent transactions do not see one another: together they may exceed a quota by the size of
-    their contents.
+    their contents. So may turns that other buffers store between two counts.
     """
 
     blob_bytes: TenantQuota

@@ -363,10 +363,13 @@ def test_a_sourced_file_of_the_repository_is_read_and_others_are_not(tmp_path: P
 
 def test_a_script_of_the_repository_that_is_run_is_read_with_its_arguments(tmp_path: Path) -> None:
     (tmp_path / "setup.py").touch()
-    (tmp_path / "train.sh").write_text(f"{START} data.seed=$1 optim.lr=$LR\nbash train.sh 9")
-    text = "LR=3\nfor s in 1 2; do bash train.sh $s; done\nbash ../train.sh 4\nstart $#"
+    script = f"{START} data.seed=$1 optim.lr=${{LR:-1}}${{OWN:-}}$FOR_IT\nbash train.sh 9\nLR=8"
+    (tmp_path / "train.sh").write_text(script)
+    run = "for s in 1 2; do FOR_IT=$OWN bash train.sh $s; done"
+    text = f"export LR=3\nOWN=4\n{run}\nbash ../train.sh 4\nstart $# $LR$OWN"
     found = read_script(text, str(tmp_path / "run.sh"))
     starts = [command for command in found.commands if command.words[0].text == "python3"]
+    assert {command.words[-1].text for command in starts} == {"optim.lr=34"}
     assert [command.words[-2].text for command in starts] == ["data.seed=1", "data.seed=2"]
-    assert {command.line for command in starts} == {2}
-    assert [word.text for word in found.commands[-1].words] == ["start", "0"]
+    assert {command.line for command in starts} == {3}
+    assert [word.text for word in found.commands[-1].words] == ["start", "0", "34"]

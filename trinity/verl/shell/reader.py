@@ -298,7 +298,7 @@ class _Interpreter:
             position += 1
         if position == len(words):
             for word in words:
-                self._assign(word)
+                self.assign(word)
             return True
         command = words[position:]
         name = command[0].text
@@ -307,7 +307,7 @@ class _Interpreter:
         if name in ("[", "[[", "test", "true", "false") or name.startswith("(("):
             return self._condition(command)
         if not self._is_built_in(name, command) and name not in _QUIET:
-            self._keep(command)
+            self._keep(command, words[:position])
         return True
 
     def _is_built_in(self, name: str, command: tuple[Token, ...]) -> bool:
@@ -316,7 +316,7 @@ class _Interpreter:
         match name:
             case "export" | "readonly" | "local" | "declare" | "typeset":
                 for word in arguments:
-                    self._assign(word, is_local=name in _OF_FUNCTIONS)
+                    self.assign(word, is_local=name in _OF_FUNCTIONS)
                     if name == "export" and (found := _ASSIGNMENT.match(word.text)):
                         self.variables.exported.add(found["name"])
             case "unset":
@@ -385,7 +385,7 @@ class _Interpreter:
         if arguments is not None and number.isdigit():
             self.variables.put_arguments(arguments[int(number) :])
 
-    def _keep(self, words: tuple[Token, ...]) -> None:
+    def _keep(self, words: tuple[Token, ...], given: tuple[Token, ...]) -> None:
         fields = tuple(field for word in words for field in self._expander.fields(word))
         if not fields:
             return
@@ -395,7 +395,7 @@ class _Interpreter:
         for field in fields:
             self._follow(field)
         if fields[0].text in _INTERPRETERS and fields[1:] and fields[1].text.endswith(".sh"):
-            _run_script(self, fields[1:])
+            _run_script(self, fields[1:], given)
 
     def _follow(self, field: ExpandedField) -> None:
         """Reads a script that is one word of a command such as `tmux` or `bash -c`."""
@@ -407,7 +407,8 @@ class _Interpreter:
         except UserError as error:
             self.variables.note(field.line, f"a script within a word is not read: {error}")
 
-    def _assign(self, word: Token, *, is_local: bool = False) -> None:
+    def assign(self, word: Token, *, is_local: bool = False) -> None:
+        """Sets the variable of an assignment."""
         found = _ASSIGNMENT.match(word.text)
         if found is None:
             return
@@ -442,12 +443,16 @@ def _count(walk: _Interpreter, node: LoopCommand, header: str) -> None:
     walk.note_limit(node)
 
 
-def _run_script(walk: _Interpreter, fields: tuple[ExpandedField, ...]) -> None:
-    """Reads another script of the repository, with its arguments."""
-    outer = walk.variables.get(ARGUMENTS) or ()
-    walk.variables.put_arguments(fields[1:])
-    walk.read_file(fields[0].text, fields[0].line)
-    walk.variables.put_arguments(outer)
+def _run_script(
+    walk: _Interpreter, fields: tuple[ExpandedField, ...], given: tuple[Token, ...]
+) -> None:
+    """Reads another script of the repository as a process, with its arguments and environment."""
+    with walk.variables.of_child():
+        for word in given:
+            walk.assign(word)
+        walk.variables.keep_exported(word.text.partition("=")[0] for word in given)
+        walk.variables.put_arguments(fields[1:])
+        walk.read_file(fields[0].text, fields[0].line)
 
 
 def _assign_array(

@@ -1,7 +1,8 @@
 """Values of a script's variables, with the line of each part."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from trinity.verl.shell.tokens import Token
@@ -109,6 +110,21 @@ class Variables:
         """Removes a variable, as `unset` does."""
         self._held.pop(name, None)
         self._keys.pop(name, None)
+
+    @contextmanager
+    def of_child(self) -> Iterator[None]:
+        """Restores the variables after a script that runs in a process of its own."""
+        held, keys = dict(self._held), dict(self._keys)
+        try:
+            yield
+        finally:
+            self._held, self._keys = held, keys
+
+    def keep_exported(self, names: Iterable[str]) -> None:
+        """Removes all variables that a process does not inherit; it inherits these `names`."""
+        inherited = {*self.exported, *self.given, *names}
+        self._held = {name: fields for name, fields in self._held.items() if name in inherited}
+        self._keys = {}
 
     def note_guess(self, words: Sequence[Token]) -> None:
         """Notes a command that decides a condition but is not run."""
