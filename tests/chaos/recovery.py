@@ -29,7 +29,7 @@ KILLED = KINDS[:-1]
 SIGNALS = {"SIGKILL": signal.SIGKILL, "SIGTERM": signal.SIGTERM, "SIGSTOP": signal.SIGSTOP}
 STRAINS = (*(f"{kind} {CLOCK}" for kind in CLOCKED), DISK_FULL)
 RANDOM = (*(f"{kind} {name}" for kind in KILLED for name in SIGNALS), *STRAINS)
-"""Random strikes: a signal for a process, or a strain. A process that survives goes on as before."""
+"""Random strikes: a signal for a process, or a strain. One that survives goes on as before."""
 PASSING = ("SIGSTOP", CLOCK, FULL)
 
 NEW_EXPLORER = """
