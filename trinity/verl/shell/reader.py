@@ -39,9 +39,9 @@ _OF_FUNCTIONS = {"local", "declare", "typeset"}
 _MAX_DEPTH = 20
 """Calls of functions within one another that are followed."""
 _QUIET = {"set", "exit", "return", "break", "continue", "wait", "trap", "shopt", ":"}
-_SHELLS = {"apptainer", "bash", "docker", "eval", "podman", "sbatch", "screen", "sh", "singularity"}
-_INTERPRETERS = ("bash", "sh", "zsh")
-_SHELLS |= {"srun", "ssh", "tmux", "zsh"}
+_INTERPRETERS = {"bash", "sh", "zsh"}
+_SHELLS = _INTERPRETERS | {"apptainer", "docker", "eval", "podman", "sbatch", "screen"}
+_SHELLS |= {"singularity", "srun", "ssh", "tmux"}
 """Commands among whose words may be one that is a script."""
 _WRAP = "--wrap="
 """The option of `sbatch` that holds a script."""
@@ -300,8 +300,7 @@ class _Interpreter:
             for word in words:
                 self.assign(word)
             return True
-        command = words[position:]
-        name = command[0].text
+        command, name = words[position:], words[position].text
         if name in self._functions and len(self._replaced) < _MAX_DEPTH:
             return self._call(self._functions[name], command)
         if name in ("[", "[[", "test", "true", "false") or name.startswith("(("):
@@ -416,7 +415,7 @@ class _Interpreter:
         if is_local and self._replaced:
             self._replaced[-1].setdefault(name, self.variables.get(name))
         if word.kind == "array":
-            _assign_array(self.variables, self._expander, name, word.elements, appends=appends)
+            _assign_array(self.variables, self._expander, name, word, appends=appends)
             return
         value = ExpandedField(self._expander.expand(found["value"], word.line), word.line)
         if found["key"]:
@@ -456,21 +455,16 @@ def _run_script(
 
 
 def _assign_array(
-    variables: Variables,
-    expander: Expander,
-    name: str,
-    elements: tuple[Token, ...],
-    *,
-    appends: bool,
+    variables: Variables, expander: Expander, name: str, word: Token, *, appends: bool
 ) -> None:
-    keyed = [_ELEMENT.fullmatch(token.text) for token in elements]
+    keyed = [_ELEMENT.fullmatch(token.text) for token in word.elements]
     if not appends:
         variables.put(name, ())
     if not any(keyed):
-        fields = (field for token in elements for field in expander.fields(token))
+        fields = (field for token in word.elements for field in expander.fields(token))
         variables.put(name, tuple(fields), appended=True)
         return
-    for token, found in zip(elements, keyed, strict=True):
+    for token, found in zip(word.elements, keyed, strict=True):
         if found is not None:
             key, value = (expander.expand(found[part], token.line) for part in (1, 2))
             variables.put_element(name, key, ExpandedField(value, token.line))

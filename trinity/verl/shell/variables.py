@@ -113,7 +113,7 @@ class Variables:
 
     @contextmanager
     def of_child(self) -> Iterator[None]:
-        """Restores the variables after a script that runs in a process of its own."""
+        """Restores the variables after a script that runs as a child process."""
         held, keys = dict(self._held), dict(self._keys)
         try:
             yield
