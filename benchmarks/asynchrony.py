@@ -25,7 +25,7 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
-from benchmarks.model_free_run import STEP_RUNS, events_of, steady_plan, step_gaps
+from benchmarks.model_free_run import events_of, step_gaps
 from benchmarks.overhead.untrained_model import write_big_model
 from benchmarks.table import PerformanceClaim, print_claims
 from services.buffer.domain.admission import RowLoad, check_credit, check_step_order
@@ -272,12 +272,15 @@ def with_tails(folder: Path) -> tuple[dict[str, object], list[PerformanceClaim]]
 
 
 def of_a_second(folder: Path) -> tuple[dict[str, object], list[PerformanceClaim]]:
-    """Steps of real services, in which rollouts and training take a second each."""
+    """Steps of eight runs by real services, in which rollouts and training take a second each."""
     found: dict[str, object] = {}
     claims = []
     for style, aim in STEP_AIMS.items():
-        plan = steady_plan(
-            folder / style, SECOND_STEPS, synchronizer=STYLES[style], runner_per_model=STEP_RUNS
+        plan = experiment_plan(
+            folder / style,
+            buffer={"total_steps": SECOND_STEPS},
+            synchronizer=STYLES[style],
+            trainer={"save_interval": 0},
         )
         events = asyncio.run(events_of(plan, run_seconds=1.0, step_seconds=1.0))
         gaps: Sequence[float] = step_gaps(events)[NUM_UNCOUNTED:]

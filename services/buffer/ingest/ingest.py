@@ -11,13 +11,13 @@ from typing import Any
 
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
-from nats.js import JetStreamContext
 from nats.js.errors import Error as JetStreamError
 
 from services.buffer.domain.results import CommitDecision, Result
 from services.buffer.domain.stage import CommitStatus
 from services.buffer.domain.tasks import sanitize_text
 from services.buffer.domain.turns import ReceivedTurn, TurnDecision
+from services.buffer.ingest.pull import ResultPull
 from services.buffer.ingest.stream import ACK_SECONDS, RunStream
 from services.buffer.ingest.wire import (
     MAX_REASON_LENGTH,
@@ -43,7 +43,6 @@ from services.buffer.store.stages import UnreadablePlan
 from services.buffer.telemetry import record_stored
 from trinity.errors import Unavailable
 from trinity.runtime.logs import RateLimitedLog
-from trinity.runtime.nats import preserve_cancellation
 from trinity.runtime.nats_client import REPLACEMENT_CHARACTER
 from trinity.runtime.presence import WaitRegistry
 from trinity.runtime.retry import wait_kind_of
@@ -162,10 +161,10 @@ class Ingest:
         """Stores results until cancelled; survives outages of the broker and the database."""
         while True:
             try:
-                subscription = await self.stream.bind()
+                pull = await self.stream.bind()
                 self.bound.set()
                 self.waits.clear(STREAM)
-                await self._drain(subscription)
+                await self._drain(pull)
             except* (Unavailable, NatsError, JetStreamError, OSError) as group:
                 error = group.exceptions[0]
                 self.bound.clear()
@@ -178,28 +177,23 @@ class Ingest:
                 )
                 await asyncio.sleep(RETRY_SECONDS)
 
-    async def _drain(self, subscription: JetStreamContext.PullSubscription) -> None:
+    async def _drain(self, pull: ResultPull) -> None:
         """Runs the workers: one fetches the next messages while another stores its own."""
         fetching = asyncio.Lock()
         async with asyncio.TaskGroup() as workers:
             for _ in range(NUM_WORKERS):
-                workers.create_task(self._store_all(subscription, fetching))
+                workers.create_task(self._store_all(pull, fetching))
 
-    async def _store_all(
-        self, subscription: JetStreamContext.PullSubscription, fetching: asyncio.Lock
-    ) -> None:
+    async def _store_all(self, pull: ResultPull, fetching: asyncio.Lock) -> None:
         while True:
-            await self._store_next(subscription, fetching)
+            await self._store_next(pull, fetching)
 
-    async def _store_next(
-        self, subscription: JetStreamContext.PullSubscription, fetching: asyncio.Lock
-    ) -> None:
+    async def _store_next(self, pull: ResultPull, fetching: asyncio.Lock) -> None:
         """Fetches and stores messages; they are out of memory before the worker takes more."""
         self.plan_version_waits.expire()
         try:
             async with fetching:
-                with preserve_cancellation():
-                    messages = await subscription.fetch(self.fetch_messages, timeout=FETCH_SECONDS)
+                messages = await pull.fetch(self.fetch_messages, FETCH_SECONDS)
         except TimeoutError:
             # Silence may mean that the broker has lost the consumer with its data.
             await self.stream.check_position()

@@ -20,6 +20,7 @@ from nats.js.api import (
 from nats.js.errors import APIError, BadRequestError, ServerError
 from nats.js.errors import Error as JetStreamError
 
+from services.buffer.ingest.pull import ResultPull
 from trinity.errors import NotReady, Unavailable, UserError
 from trinity.runtime.nats import RECONNECT_OPTIONS, fault_of_broker, is_full
 from trinity.runtime.security.broker import client_options
@@ -104,7 +105,7 @@ class RunStream:
         self._jetstream: JetStreamContext = client.jetstream(timeout=5.0)
         self._max_bytes = max_bytes
 
-    async def bind(self) -> JetStreamContext.PullSubscription:
+    async def bind(self) -> ResultPull:
         """Creates or finds the stream and the consumer.
 
         Raises: Unavailable when the broker does not answer.
@@ -112,7 +113,7 @@ class RunStream:
         try:
             await self._ensure_stream()
             await self._ensure_consumer()
-            return await self._jetstream.pull_subscribe_bind(RUNS_CONSUMER, RUNS_STREAM)
+            return await ResultPull.of(self._client)
         except (NatsError, JetStreamError, OSError, TimeoutError) as error:
             raise fault_of_broker(error) from error
 

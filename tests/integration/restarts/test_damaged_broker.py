@@ -1,5 +1,6 @@
 """A broker whose store was left half written comes up, and results flow through it again."""
 
+import asyncio
 import shutil
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -8,8 +9,8 @@ from pathlib import Path
 import nats
 import pytest
 from nats.aio.client import Client
-from nats.js import JetStreamContext
 
+from services.buffer.ingest.pull import ResultPull
 from services.buffer.ingest.stream import RunStream
 from tests.integration.local.stacks import no_services
 from tests.support.infra_fixtures import NatsUnderTest
@@ -51,7 +52,7 @@ DAMAGES: list[tuple[str, Callable[[Path], None]]] = [
 
 
 @asynccontextmanager
-async def bound(url: str) -> AsyncIterator[tuple[Client, JetStreamContext.PullSubscription]]:
+async def bound(url: str) -> AsyncIterator[tuple[Client, ResultPull]]:
     """The buffer's place on the stream."""
     client = await nats.connect(url)
     try:
@@ -80,11 +81,24 @@ async def test_a_damaged_store_takes_results_again(
         await client.jetstream().publish(SUBJECT, b"after")
         seen: list[bytes] = []
         while b"after" not in seen:
-            for message in await subscription.fetch(NUM_MESSAGES, timeout=10.0):
+            for message in await subscription.fetch(NUM_MESSAGES, 10.0):
                 seen.append(message.data)
                 await message.ack()
     before = {f"before {number}".encode() for number in range(NUM_MESSAGES)}
     assert set(seen) - {b"after"} <= before, "what is left is what was sent"
+
+
+async def test_the_end_of_an_earlier_request_holds_no_result_back(
+    nats_server: NatsUnderTest,
+) -> None:
+    async with bound(nats_server.url) as (client, pull), asyncio.timeout(20):
+        taken = []
+        for number in range(5):
+            fetching = asyncio.create_task(pull.fetch(32, 60.0))
+            await client.publish(f"{pull.inbox}.earlier", headers={"Status": "408"})
+            await client.jetstream().publish(SUBJECT, f"{number}".encode())
+            taken += [message.data for message in await fetching]
+        assert taken == [f"{number}".encode() for number in range(5)]
 
 
 async def test_a_buffer_that_lives_on_notices_that_messages_are_lost(
