@@ -52,7 +52,7 @@ class ResultPull:
         try:
             rest = {"batch": most - 1, "no_wait": True}
             return messages + await self._request(rest, most - 1, seconds)
-        except TimeoutError:  # without the broker: what is here can be stored
+        except TimeoutError:  # the broker is gone: store these first
             return messages
 
     async def _request(self, request: Mapping[str, object], most: int, seconds: float) -> list[Msg]:
