@@ -45,7 +45,7 @@ turn = sa.Table(  # One answer of a session: a node of its tree; its body is in 
     sa.Column("segment_id", sa.BigInteger, nullable=False),
     sa.Column("content_hash", sa.LargeBinary, nullable=False),
     sa.Column("created_at", TIME, nullable=False, server_default=NOW),
-    # Of clients: the call, what it is rewarded with, and the run that it was committed as.
+    # Of clients: the call, its reward, and the run that it was committed as.
     sa.Column("call_id", UUID),
     sa.Column("task", sa.Text),
     sa.Column("reward", sa.Double),

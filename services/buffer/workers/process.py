@@ -21,7 +21,7 @@ def reader_environment(given: Mapping[str, str] = os.environ) -> dict[str, str]:
 
 
 def read_answer(convert: Callable[[dict[str, Any]], ValueT], answer: dict[str, Any]) -> ValueT:
-    """Returns what an answer holds.
+    """Returns the value in an answer.
 
     Raises: NotAnAnswer if it holds something else: users' code knows how to answer, too.
     """

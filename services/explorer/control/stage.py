@@ -264,7 +264,7 @@ class RolloutStageFactory:
             yield
 
     async def _register(self, job: StageJob, retry_policy: RetryPolicy) -> None:
-        """Opens the stage at the buffer, and releases what an earlier process held in it."""
+        """Opens the stage at the buffer, and releases the leases of an earlier process in it."""
         await retry_policy.retry(
             lambda: self._buffer.open_stage(job.key, job.plan.model_dump_json(), job.seed),
             waits_for="buffer",
@@ -274,7 +274,7 @@ class RolloutStageFactory:
             await retry_policy.retry(
                 lambda: self._buffer.release_leases(job.key),
                 waits_for="buffer",
-                purpose="give back what was held before this start",
+                purpose="give back the leases from before this start",
             )
 
     def prepare_serving(self, job: StageJob) -> ServingRunner:

@@ -18,7 +18,7 @@ Allows = Callable[[str], bool]
 
 
 async def fetch(url: str, host: str, allows: Allows) -> bytes:
-    """Returns what a link leads to, without redirects and proxies.
+    """Returns the content behind a link, without redirects and proxies.
 
     Raises: BadImage.
     """

@@ -471,7 +471,9 @@ def remove_leftovers(root: Path, *, kept: set[str], incarnation: int) -> None:
     """Removes unannounced files of earlier incarnations; creates the root if missing."""
     root.mkdir(parents=True, exist_ok=True)
     for path in root.iterdir():
-        name = path.name.removeprefix(PREFIX).partition("@")[0]  # of what a scratch belongs to
+        name = path.name.removeprefix(PREFIX).partition("@")[
+            0
+        ]  # of the version that a scratch belongs to
         if name not in kept and _is_leftover(name, incarnation):
             remove_tree(path)
 

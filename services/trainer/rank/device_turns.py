@@ -206,7 +206,7 @@ class SharedDevice:
                 raise StopRequested
 
     def _report(self, state: RankTurnState, holder: Holder) -> None:
-        """Tells the synchronizer, in order and meanwhile; raises what an earlier report did."""
+        """Tells the synchronizer, in order and meanwhile; raises the error of an earlier report."""
         self._raise_if_unheard()
         call = partial(self._synchronizer.record_turn, state, holder.process, holder.reason)
         self._reports.append(self._reporter.submit(call))
