@@ -18,7 +18,6 @@ goes on; `--again` tries all.
 
 import argparse
 import ast
-import copy
 import importlib
 import inspect
 import json
@@ -37,10 +36,12 @@ from typing import Any
 
 import pytest
 from _pytest.runner import runtestprotocol
+from _pytest.subtests import failed_subtests_key
 from _pytest.warnings import catch_warnings_for_item
 
 from benchmarks.mutants_equivalent import EQUIVALENT
 from benchmarks.mutants_targets import LEFT_OUT, SKIPPED, TARGETS
+from benchmarks.mutants_variants import variants, wide_variants
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks/results"
@@ -52,26 +53,6 @@ SECONDS_A_SOUND_TEST = 600
 """Its fixtures are made meanwhile."""
 SECONDS_A_MUTANT = 120
 """After which it counts as a survivor."""
-
-_BINARY: Mapping[type[ast.operator], type[ast.operator]] = {
-    ast.Add: ast.Sub,
-    ast.Sub: ast.Add,
-    ast.Mult: ast.Div,
-    ast.Div: ast.Mult,
-    ast.BitAnd: ast.BitOr,
-    ast.BitOr: ast.BitAnd,
-    ast.Pow: ast.Mult,
-}
-_COMPARED: Mapping[type[ast.cmpop], tuple[type[ast.cmpop], ...]] = {
-    ast.Lt: (ast.LtE, ast.Gt),
-    ast.LtE: (ast.Lt, ast.Gt),
-    ast.Gt: (ast.GtE, ast.Lt),
-    ast.GtE: (ast.Gt, ast.Lt),
-    ast.Eq: (ast.NotEq,),
-    ast.NotEq: (ast.Eq,),
-}
-_NAMES = {"minimum": "maximum", "maximum": "minimum", "min": "max", "max": "min", "any": "all"}
-_NAMES |= {"all": "any", "sum": "mean", "mean": "sum", "abs": "square", "square": "abs"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +68,8 @@ class Mutant:
     """Among all mutants of the module."""
     first_line: int
     """Of the function."""
+    is_wide: bool = False
+    """True if its number counts the changes of `wide_variants`, too."""
 
     @property
     def name(self) -> str:
@@ -95,50 +78,15 @@ class Mutant:
         return f"{module}.{self.function}: {self.line} [{self.change}]"
 
 
-def variants(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
-    """Yields the nodes that may stand in a node's place, with a word for each change."""
-    match node:
-        case ast.BinOp(op=op) if type(op) in _BINARY:
-            other = _BINARY[type(op)]
-            yield f"{type(op).__name__} to {other.__name__}", _with(node, op=other())
-        case ast.Compare(ops=[op]) if type(op) in _COMPARED:
-            for compared in _COMPARED[type(op)]:
-                words = f"{type(op).__name__} to {compared.__name__}"
-                yield words, _with(node, ops=[compared()])
-        case ast.BoolOp(op=op):
-            swapped: ast.boolop = ast.Or() if isinstance(op, ast.And) else ast.And()
-            yield "and to or, or back", _with(node, op=swapped)
-        case ast.UnaryOp(op=ast.USub() | ast.Not() | ast.Invert(), operand=operand):
-            yield f"without {type(node.op).__name__}", operand
-        case ast.IfExp(body=body, orelse=orelse):
-            yield "branches swapped", _with(node, body=orelse, orelse=body)
-        case ast.Constant(value=bool() as value):
-            yield f"{value} to {not value}", _with(node, value=not value)
-        case ast.Constant(value=int() | float() as value):
-            other_value = value + 1 if isinstance(value, int) else value * 2 or 1.0
-            yield f"{value} to {other_value}", _with(node, value=other_value)
-        case ast.Call(func=ast.Attribute(attr="where"), args=[_, _, _]):
-            condition, first, second = node.args
-            yield "arguments of where swapped", _with(node, args=[condition, second, first])
-        case ast.Call(func=ast.Attribute(attr=attr)) if attr in _NAMES:
-            function = _with(node.func, attr=_NAMES[attr])
-            yield f"{attr} to {_NAMES[attr]}", _with(node, func=function)
-        case ast.Call(func=ast.Attribute(attr="detach", value=value), args=[]):
-            yield "without detach", value
-
-
-def _with(node: ast.AST, **changes: Any) -> ast.AST:
-    changed = copy.copy(node)
-    for name, value in changes.items():
-        setattr(changed, name, value)
-    return changed
-
-
 class _Places(ast.NodeTransformer):
     """Visits the places of a module in order; replaces the one with the wanted number."""
 
-    def __init__(self, module: str, source: str, wanted: int | None = None) -> None:
+    def __init__(
+        self, module: str, source: str, wanted: int | None = None, *, is_wide: bool = False
+    ) -> None:
         self.found: list[Mutant] = []
+        self._variants = wide_variants if is_wide else variants
+        self._is_wide = is_wide
         self._module, self._lines, self._wanted = module, source.splitlines(), wanted
         self._functions: list[ast.FunctionDef] = []
 
@@ -156,6 +104,15 @@ class _Places(ast.NodeTransformer):
     def visit_Assert(self, node: ast.Assert) -> ast.AST:
         return node
 
+    def visit_Expr(self, node: ast.Expr) -> ast.AST:
+        if not isinstance(node.value, ast.Constant):  # a docstring
+            node.value = self.visit(node.value)
+        return node
+
+    def visit_FormattedValue(self, node: ast.FormattedValue) -> ast.AST:
+        node.value = self.visit(node.value)
+        return node
+
     def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
         if node.value is not None:
             node.value = self.visit(node.value)
@@ -163,7 +120,7 @@ class _Places(ast.NodeTransformer):
 
     def visit(self, node: ast.AST) -> Any:
         chosen: ast.AST | None = None
-        for change, other in variants(node) if self._functions else ():
+        for change, other in self._variants(node) if self._functions else ():
             if len(self.found) == self._wanted:
                 chosen = other
             self.found.append(self._mutant(node, change))
@@ -172,7 +129,7 @@ class _Places(ast.NodeTransformer):
         return super().visit(node)
 
     def _mutant(self, node: ast.AST, change: str) -> Mutant:
-        assert isinstance(node, ast.expr)
+        assert isinstance(node, ast.expr | ast.stmt)
         return Mutant(
             module=self._module,
             function=self._functions[-1].name,
@@ -180,6 +137,7 @@ class _Places(ast.NodeTransformer):
             change=change,
             number=len(self.found),
             first_line=self._functions[0].lineno,
+            is_wide=self._is_wide,
         )
 
 
@@ -193,13 +151,13 @@ def module_tests(target: str) -> dict[str, tuple[str, ...]]:
     }
 
 
-def all_mutants(target: str) -> list[Mutant]:
+def all_mutants(target: str, *, is_wide: bool = False) -> list[Mutant]:
     """Returns every mutant of a set."""
     found: list[Mutant] = []
     for name in module_tests(target):
         path = ROOT.joinpath(*name.split(".")).with_suffix(".py")
         source = path.read_text(encoding="utf-8")
-        places = _Places(name, source)
+        places = _Places(name, source, is_wide=is_wide)
         places.visit(ast.parse(source))
         found += places.found
     return found
@@ -216,7 +174,7 @@ class Applied:
         module = importlib.import_module(mutant.module)
         source = inspect.getsource(module)
         tree = ast.parse(source)
-        _Places(mutant.module, source, mutant.number).visit(tree)
+        _Places(mutant.module, source, mutant.number, is_wide=mutant.is_wide).visit(tree)
         compiled = compile(ast.fix_missing_locations(tree), str(module.__file__), "exec")
         mutated = {code.co_qualname: code for code in _codes_within(compiled)}
         self._pairs: list[tuple[FunctionType, CodeType]] = [
@@ -343,26 +301,29 @@ class MutantRunner:
         started = time.monotonic()
         items = session.items
         for number, item in enumerate(items):
-            self._run_once(number, item)
+            end = self._run_once(number, item)
+            assert end is None, f"{item.nodeid} {end} on sound code"
         print(f"\n{len(items)} tests in {time.monotonic() - started:.0f} s", flush=True)
         for mutant in self._mutants:
             self._try(mutant, items)
         return True
 
-    def _run_once(self, number: int, item: pytest.Item) -> None:
+    def _run_once(
+        self, number: int, item: pytest.Item, following: pytest.Item | None = None
+    ) -> str | None:
         """Notes which functions a test reaches, and how long it takes."""
         self._now = set()
         started = time.monotonic()
         threading.setprofile(self._note)
         sys.setprofile(self._note)
         try:
-            end = failure(item, SECONDS_A_SOUND_TEST)
+            end = failure(item, SECONDS_A_SOUND_TEST, following)
         finally:
             sys.setprofile(None)
             threading.setprofile(None)
-        assert end is None, f"{item.nodeid} {end} on sound code"
         for place in self._now:
             self._reached[place].append((len(self._now), time.monotonic() - started, number))
+        return end
 
     def _note(self, frame: FrameType, event: str, _: object) -> None:
         """Notes a call for the test that runs now: threads outlive the test that starts them."""
@@ -370,11 +331,15 @@ class MutantRunner:
         if event == "call" and code.co_filename in self._files:
             self._now.add((code.co_filename, code.co_firstlineno))
 
-    def _try(self, mutant: Mutant, items: Sequence[pytest.Item]) -> None:
-        module = importlib.import_module(mutant.module)
+    def _reaching(self, mutant: Mutant) -> list[tuple[int, float, int]]:
+        """Returns the tests that reach a mutant's function, those of few functions first."""
+        file = f"{ROOT.joinpath(*mutant.module.split('.'))}.py"
         lines = range(mutant.first_line - 3, mutant.first_line + 1)  # decorators come before
-        found = [self._reached.get((str(module.__file__), line), []) for line in lines]
-        tests = sorted(test for reached in found for test in reached)[:MOST_TESTS]
+        found = [self._reached.get((file, line), []) for line in lines]
+        return sorted(test for reached in found for test in reached)[:MOST_TESTS]
+
+    def _try(self, mutant: Mutant, items: Sequence[pytest.Item]) -> None:
+        tests = self._reaching(mutant)
         with Applied(mutant):
             num_run, end = _first_failure([items[number] for *_, number in tests])
         self._outcomes.add(mutant, end)
@@ -396,8 +361,13 @@ def _first_failure(items: Sequence[pytest.Item]) -> tuple[int, str | None]:
     return len(items), None
 
 
-def failure(item: pytest.Item, seconds: int = SECONDS_A_TEST) -> str | None:
-    """Runs a test by itself: None if it passes, else "fails", or "loops" after these seconds."""
+def failure(
+    item: pytest.Item, seconds: int = SECONDS_A_TEST, following: pytest.Item | None = None
+) -> str | None:
+    """Runs a test: None if it passes, else "fails", or "loops" after these seconds.
+
+    Fixtures that it shares with the test that follows stay.
+    """
     rang = threading.Event()
 
     def give_up(*_: object) -> None:
@@ -408,13 +378,15 @@ def failure(item: pytest.Item, seconds: int = SECONDS_A_TEST) -> str | None:
     signal.alarm(seconds)
     try:
         with catch_warnings_for_item(item.config, item.ihook, when="runtest", item=item):
-            reports = runtestprotocol(item, log=False, nextitem=None)
+            reports = runtestprotocol(item, log=False, nextitem=following)
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, previous)
     if rang.is_set():
         return "loops"
-    return "fails" if any(report.failed for report in reports) else None
+    is_failed = any(report.failed for report in reports)
+    is_failed |= item.config.stash[failed_subtests_key].pop(item.nodeid, 0) > 0
+    return "fails" if is_failed else None
 
 
 def main() -> None:

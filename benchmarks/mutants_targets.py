@@ -130,6 +130,13 @@ TARGETS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "trinity/workflows/*.py": _WORKFLOWS,
         "trinity/rft/workflows/*.py": _WORKFLOWS,
     },
+    "config": {"trinity/config/**/*.py": ("tests/unit/config",)},
+    "verl": {"trinity/verl/**/*.py": ("tests/unit/verl",)},
+    "studio": {"trinity/studio/**/*.py": ("tests/unit/studio",)},
+    "buffer": {"services/buffer/domain/**/*.py": ("tests/unit/buffer",)},
+    "workflows": {"trinity/workflows/*.py": ("tests/unit/workflows", "tests/unit/explorer")},
+    "explorer": {"services/explorer/**/*.py": ("tests/unit/explorer",)},
+    "trainer": {"services/trainer/**/*.py": ("tests/unit/trainer",)},
 }
 """By set and pattern of files."""
 SKIPPED = frozenset(
