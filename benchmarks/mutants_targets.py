@@ -130,6 +130,7 @@ TARGETS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "trinity/workflows/*.py": _WORKFLOWS,
         "trinity/rft/workflows/*.py": _WORKFLOWS,
     },
+    "algorithm": {"trinity/algorithm/**/*.py": (_UNIT,)},
     "config": {"trinity/config/**/*.py": ("tests/unit/config",)},
     "verl": {"trinity/verl/**/*.py": ("tests/unit/verl",)},
     "studio": {"trinity/studio/**/*.py": ("tests/unit/studio",)},
