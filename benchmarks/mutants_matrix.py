@@ -8,7 +8,8 @@ Each mutant has a process, forked after the tests were imported. Tests that reac
 first; a mutant is done once `ENOUGH` test functions found it, or after its seconds. So a function
 is spared only for mutants that others are known to find. The judge takes mutants of the functions
 that spared tests reach, tries them by all other tests first, and names those that only spared ones
-find. Files are in build/mutants: <set>.jsonl has the matrix, <set>.txt the functions to spare.
+find. Files are in build/mutants: <set>.<seed>.jsonl is a matrix, <set>.txt the functions to spare,
+<set>.reached.json the functions that tests reach: remove it when code or tests have changed.
 """
 
 import argparse
@@ -56,6 +57,7 @@ class MatrixRunner(MutantRunner):
     ) -> None:
         super().__init__(mutants, MutantOutcomes(FOLDER / "none"), modules)
         self._path, self._seconds = FOLDER / f"{given.of}.{given.seed}.jsonl", given.seconds
+        self._reached_path = FOLDER / f"{given.of}.reached.json"
         self._num, self._seed = given.num, given.seed
         self._spared: Set[str] = set()
         if given.do == "judge":
@@ -77,17 +79,19 @@ class MatrixRunner(MutantRunner):
         return True
 
     def _read_reached(self, items: Sequence[pytest.Item]) -> None:
-        """Runs all tests once in a process of their own: tests that fail there find nothing."""
+        """Runs all tests once in another process: tests that fail there find nothing."""
 
         def run(say: Callable[[Any], None]) -> None:
             for number, (item, following) in enumerate(zip(items, [*items[1:], None], strict=True)):
                 self._reached.clear()
                 if self._run_once(number, item, following) is None:
-                    say([[*place, *one] for place, (one,) in self._reached.items()])
+                    say([[*place, *test] for place, (test,) in self._reached.items()])
 
-        for lines in in_child(run, seconds=3600):
-            for file, line, *test in lines:
-                self._reached[file, line].append(tuple(test))
+        if not self._reached_path.exists():
+            lines = [line for lines in in_child(run, seconds=3600) for line in lines]
+            self._reached_path.write_text(json.dumps(lines))
+        for file, line, *test in json.loads(self._reached_path.read_text()):
+            self._reached[file, line].append(tuple(test))
 
     def _tests_of(self, mutant: Mutant, items: Sequence[pytest.Item]) -> list[pytest.Item]:
         """Returns those that reach a mutant, spared ones last; none if the judge has no use."""

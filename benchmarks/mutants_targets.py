@@ -134,7 +134,7 @@ TARGETS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "config": {"trinity/config/**/*.py": ("tests/unit/config",)},
     "verl": {"trinity/verl/**/*.py": ("tests/unit/verl",)},
     "studio": {"trinity/studio/**/*.py": ("tests/unit/studio",)},
-    "buffer": {"services/buffer/domain/**/*.py": ("tests/unit/buffer",)},
+    "buffer": {"services/buffer/domain/*.py": ("tests/unit/buffer",)},
     "workflows": {"trinity/workflows/*.py": ("tests/unit/workflows", "tests/unit/explorer")},
     "explorer": {"services/explorer/**/*.py": ("tests/unit/explorer",)},
     "trainer": {"services/trainer/**/*.py": ("tests/unit/trainer",)},

@@ -7,8 +7,8 @@ from benchmarks.mutants_variants import wide_variants
 
 
 def test_a_function_is_spared_only_while_others_find_all_of_its_mutants() -> None:
-    first, second = (f"tests/unit/test_a.py::test_{name}" for name in ("first", "second"))
-    kept = "tests/unit/test_golden.py::test_third"
+    first, second = (f"a::test_{name}" for name in ("first", "second"))
+    kept = "golden::test_third"
     matrix = [
         {"mutant": "m1", "found": [first, second]},
         {"mutant": "m2", "found": [second]},
