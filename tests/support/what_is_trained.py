@@ -28,7 +28,6 @@ from trinity.workflows.model import ModelWrapper
 from trinity.workflows.turns import merge_turns
 
 SPECIALS = ("<end>", "<system>", "<user>", "<assistant>", "<tool>")
-MESSAGE = "<{{ m['role'] }}>{{ m['content'] }}<end>"
 CALLS = (
     "{% if m.tool_calls %}{% for c in m.tool_calls %}[{{ c.function.name }}]{% endfor %}{% endif %}"
 )

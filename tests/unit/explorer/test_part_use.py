@@ -42,7 +42,6 @@ class AskingInProcess(Workflow):
         made[0].reward = sum(self.task.reward(response="2", truth="2").values())
         return made
 """
-ONE_RUN = {"batch_size": 1}
 
 
 class Theirs(TheirWorkflow):
