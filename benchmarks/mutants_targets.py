@@ -130,7 +130,10 @@ TARGETS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "trinity/workflows/*.py": _WORKFLOWS,
         "trinity/rft/workflows/*.py": _WORKFLOWS,
     },
-    "algorithm": {"trinity/algorithm/**/*.py": (_UNIT,)},
+    "algorithm": {
+        f"trinity/algorithm/{part}/*.py": (f"{_UNIT}/{part}",)
+        for part in ("advantage", "kl", "policy_loss", "token_advantage", "token_selection")
+    },
     "config": {"trinity/config/**/*.py": ("tests/unit/config",)},
     "verl": {"trinity/verl/**/*.py": ("tests/unit/verl",)},
     "studio": {"trinity/studio/**/*.py": ("tests/unit/studio",)},
