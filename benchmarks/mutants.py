@@ -385,7 +385,7 @@ def failure(
     if rang.is_set():
         return "loops"
     is_failed = any(report.failed for report in reports)
-    is_failed |= item.config.stash[failed_subtests_key].pop(item.nodeid, 0) > 0
+    is_failed |= item.config.stash[failed_subtests_key].pop(item.id, 0) > 0
     return "fails" if is_failed else None
 
 

@@ -127,7 +127,7 @@ def in_child(run: Callable[[Callable[[Any], None]], None], seconds: float) -> li
     with tempfile.TemporaryFile("w+", encoding="utf-8") as file:
         if not (child := os.fork()):
             try:
-                run(lambda line: (file.write(json.dumps(line) + "\n"), file.flush()))
+                run(lambda line: print(json.dumps(line), file=file, flush=True))
             finally:
                 os._exit(0)
         timer = threading.Timer(seconds, os.kill, (child, signal.SIGKILL))
