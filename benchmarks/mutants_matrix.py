@@ -1,4 +1,4 @@
-"""Which tests find which mutants, and the test functions that can go without losing a find.
+"""A matrix of mutants and the tests that find them; test functions that can go without a loss.
 
 python -m benchmarks.mutants_matrix find --of config --num 150 --seed 1    # the matrix of a sample
 python -m benchmarks.mutants_matrix spare --of config                      # chooses functions by it
