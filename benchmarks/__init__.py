@@ -1,1 +1,1 @@
-"""One script a claim; each prints our figure beside the limit."""
+"""One script a claim; each prints our figure with its limit."""

@@ -3,7 +3,7 @@
 git clone -b featureA https://github.com/shiweijiezero/Trinity-RFT forks/shiweijiezero+Trinity-RFT
 python -m benchmarks.adopted_runs forks [--work FOLDER] [NAME ...]
 
-Each file is adopted with a tiny model and rows of its own layout, and takes three steps of
+Each file is adopted with a tiny model and rows in its layout, and takes three steps of
 `trinity run`. Then the same lines call the parts twice: as they were adopted, and in a process
 whose `trinity` is the fork, with stubs for packages that are not installed.
 """

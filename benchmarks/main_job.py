@@ -4,7 +4,7 @@ python -m benchmarks.main_job [--seeds 1 2 3] [--json benchmarks/results/main_jo
 
 Runs `trinity run` as a user would: once a seed, then the first seed again, then again with the
 trainer killed in the middle and once more with the whole run killed and resumed. Prints each figure
-beside the limit it is held against.
+with the limit it is held against.
 """
 
 import argparse
@@ -54,7 +54,7 @@ class AdditionResult:
 
 
 class AdditionRun:
-    """`trinity run` on the addition example with a seed and a name of its own."""
+    """`trinity run` on the addition example with its own seed and name."""
 
     def __init__(self, root: Path, work: Path, name: str, seed: int) -> None:
         self._root = root
@@ -183,7 +183,7 @@ def main() -> None:
     )
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--json", type=Path, default=ROOT / "benchmarks/results/main_job.json")
-    parser.add_argument("--work", type=Path, help="keep what the runs leave in this directory")
+    parser.add_argument("--work", type=Path, help="keep the files of the runs in this directory")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         work = arguments.work or Path(temporary)
@@ -215,7 +215,7 @@ def measure(work: Path, seeds: list[int]) -> dict[str, AdditionResult]:
 
 
 def judge(outcomes: dict[str, AdditionResult], seeds: list[int]) -> list[PerformanceClaim]:
-    """The figures beside their limits."""
+    """The figures with their limits."""
     plain = [outcomes[f"seed {seed}"] for seed in seeds]
     reference = plain[0]
     claims = [

@@ -267,7 +267,7 @@ class MutantOutcomes:
             file.write(json.dumps(self._lines[mutant.name]) + "\n")
 
     def score(self, sample: Sequence[Mutant], seed: int) -> MutationScore:
-        """Returns what is known of a sample."""
+        """Returns the known outcomes of a sample."""
         tried = [mutant.name for mutant in sample if mutant.name in self._lines]
         survivors = [name for name in tried if not self._lines[name]["found"]]
         return MutationScore(
@@ -395,7 +395,7 @@ def main() -> None:
     parser.add_argument("--num", type=int, default=300)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default="", help="part of a module's name")
-    parser.add_argument("--again", action="store_true", help="try also what was found before")
+    parser.add_argument("--again", action="store_true", help="try also those found before")
     parser.add_argument("--of", choices=sorted(TARGETS), default="formulas", help="set of files")
     parser.add_argument("--tests", default=LEFT_OUT, help="pytest's expression of names")
     parser.add_argument("--out", type=Path)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 _TWO_AXES = "the last of two axes is axis 1"
 _COPY = "a copy has the same values"
 _SAME_MOMENT = "the clock reads the very moment by chance alone"
-_SLOWER = "what the quick check leaves is judged alike by the whole one"
+_SLOWER = "the whole check gives the same result"
 _ANY_CONSTANT = "any value that all share, and that no call has"
 _NO_NUMBER = "any number below 0 is refused"
 _EQUAL_DRAW = "a draw equals the share once in 2**53"

@@ -51,7 +51,7 @@ def executed(folder: Path, options: tuple[str, ...]) -> dict[str, object]:
 
 
 def figures(job_dir: Path, processor_seconds: float) -> dict[str, object]:
-    """Returns what is recorded of a finished run."""
+    """Returns the record of a finished run."""
     summary = json.loads((job_dir / "summary.json").read_text())
     rft = summary["stages"][-1]
     return {

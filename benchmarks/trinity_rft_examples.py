@@ -82,7 +82,7 @@ def main() -> None:
 
 
 def outcomes_of(root: Path, files: Sequence[Path]) -> list[ExampleOutcome]:
-    """Checks every example in a process of its own: plug-ins of one are not those of another."""
+    """Checks every example in a separate process: plug-ins of one are not those of another."""
     plugin_dirs = _plugin_dirs_of_readmes(root)
     with tempfile.TemporaryDirectory() as folder:
         common = plugin_folder(root, Path(folder))

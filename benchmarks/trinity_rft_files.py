@@ -222,7 +222,7 @@ def _depth(line: str) -> int:
 
 
 def reason_against(load: Callable[[], ModuleType]) -> str:
-    """Loads a file and checks its parts; returns what is said of it, empty if all is well."""
+    """Loads a file and checks its parts; returns its faults, empty if all is well."""
     try:
         module = load()
         for own in vars(module).values():

@@ -1,4 +1,4 @@
-"""Writes the ids of veRL's files and functions, by which changed ones of a copy are known.
+"""Writes the ids of files and functions of veRL, by which changed ones of a copy are known.
 
 git clone https://github.com/verl-project/verl
 git -C verl fetch origin refs/pull/623/head:refs/pull/623/head

@@ -1,4 +1,4 @@
-"""Counts what becomes of scripts of veRL's: converted, clean, and why the others are not.
+"""Counts the outcomes of scripts of veRL: converted, clean, and why the others are not.
 
 git clone --depth 1 https://github.com/verl-project/verl
 git clone --depth 1 https://github.com/verl-project/verl-recipe recipe
@@ -6,12 +6,12 @@ git clone https://github.com/verl-project/verl verl-of-january
 git -C verl-of-january checkout b178a3cd
 python -m benchmarks.verl_scripts verl/examples recipe verl-of-january/examples [--list]
 
-The copies must be whole: scripts name configurations that lie beside their folder. They start
+The copies must be whole: scripts name configurations that lie next to their folder. They start
 modules of `recipe`, so the folder of recipes has this name.
 
 A script is clean if its report names nothing without counterpart, and `trinity config check` finds
 no error and no planned key. If it lies in a copy of veRL, no function that decides an update may
-differ from all versions of veRL's: otherwise it is clean by its keys alone.
+differ from all versions in veRL: otherwise it is clean by its keys alone.
 """
 
 import argparse

@@ -91,7 +91,7 @@ class Broadcast:
 
 @dataclass(frozen=True)
 class Copying:
-    """The file beside itself, unchecked."""
+    """The file next to this one, unchecked."""
 
     file: Path
 
@@ -177,7 +177,7 @@ def _serve(jobs: Connection, shapes: dict[str, tuple[int, ...]], dtype: torch.dt
 
 
 def _load(arriving: Iterator[tuple[str, torch.Tensor]], held: Held) -> None:
-    """Loads the weights, and keeps those of an adapter beside them."""
+    """Loads the weights, and keeps those of an adapter apart."""
     for name, tensor in arriving:
         if name in held:
             held[name].copy_(tensor)

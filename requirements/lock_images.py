@@ -37,7 +37,7 @@ HEADER = """\
 
 
 def main() -> None:
-    """Writes every lock beside this file."""
+    """Writes every lock next to this file."""
     pins = dict(locked())
     for image, roots in IMAGES.items():
         names = sorted(needed(roots))

@@ -1,8 +1,8 @@
-"""Lets torchvision's common build load beside the build of torch for processors.
+"""Lets torchvision's common build load with the build of torch for CPUs.
 
 `install_locked.sh` puts this into the environment, which imports it at every start, so that the
 processes of vLLM and of users' code have it too. The common build of torchvision is made for CUDA.
-Its operators do not load beside torch's CPU build, and its import then fails as it describes two of
+Its operators do not load with torch's CPU build, and its import then fails as it describes two of
 them to the compiler. Declaring these two lets it load: transforms work, `torchvision.ops.nms` does
 not. Nothing is imported before torchvision is.
 """

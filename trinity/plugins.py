@@ -142,7 +142,7 @@ class Registry(Generic[ValueT]):
         self._adapter = adapter
         self._sources: dict[str, ValueT] = {}
         self._made: dict[str, ValueT] = {}
-        """Registered parts as they are called, once they were asked for."""
+        """Registered parts as they are called, once they were looked up."""
         self.left_out: dict[str, str] = {}
         """Names of adopted parts whose files do not load, with the reason."""
         self._resolved: dict[str, ValueT] = {}

@@ -1,1 +1,1 @@
-"""One command for a bare machine with a GPU: each promise that needs one, and what came of it."""
+"""One command for a bare machine with a GPU: each promise that needs one, with its outcome."""

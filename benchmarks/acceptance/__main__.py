@@ -53,7 +53,7 @@ class AcceptancePart:
 
 
 def parts_of(size: str, folder: Path) -> tuple[AcceptancePart, ...]:
-    """Returns all parts, in order; `folder` takes what they leave."""
+    """Returns all parts, in order; `folder` takes their files."""
     return (*_tested_parts(), *_run_parts(size, folder))
 
 
@@ -137,7 +137,7 @@ def _tests(name: str, promise: str, *paths: str, num_gpus: int = 1) -> Acceptanc
 
 
 def _run(folder: Path, name: str, *overrides: str, steps: int | None = None) -> tuple[str, ...]:
-    """Returns a run of the addition example in a folder of its own."""
+    """Returns a run of the addition example in its own folder."""
     limit: Sequence[str] = () if steps is None else ("--max-steps", str(steps))
     place = f"checkpoint_root_dir={folder / name}"
     return (sys.executable, "-m", "trinity", "run", EXAMPLE, *limit, place, *overrides)
@@ -153,7 +153,7 @@ class PartState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartOutcome:
-    """A part, what came of it, and its figures."""
+    """A part, its outcome, and its figures."""
 
     name: str
     promise: str
@@ -210,7 +210,7 @@ def _row(part: PartOutcome) -> str:
 
 
 def last_words(text: str) -> str:
-    """Returns the end of what a command said, on one line."""
+    """Returns the end of a command's output, on one line."""
     said = [line.strip() for line in text.splitlines() if line.strip()]
     return " / ".join(said[-3:])[-MAX_REASON:]
 
@@ -252,7 +252,7 @@ def gpus_of_torch() -> int:
 
 
 def outcome_of(part: AcceptancePart, folder: Path) -> PartOutcome:
-    """Runs a part in a process of its own; an error of any kind is its outcome."""
+    """Runs a part in a separate process; an error of any kind is its outcome."""
     begun = time.monotonic()
     with MemoryPeak(enabled=part.measures_memory) as peak:
         reason = failure_of(part, folder)

@@ -1,4 +1,4 @@
-"""Writes what the three tasks gave into a page: areas under held-out curves, a table a task.
+"""Writes the results of the three tasks into a page: areas under held-out curves, a table a task.
 
 A table more compares the loop in one process with the services, on `edits`.
 

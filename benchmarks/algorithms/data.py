@@ -1,4 +1,4 @@
-"""Batches of given rows, in an order of their own each pass."""
+"""Batches of given rows, in another order each pass."""
 
 import random
 import time

@@ -1,4 +1,4 @@
-"""One token more for many sequences of one length, without what a model's modules cost a call.
+"""One token more for many sequences of one length, without the cost of a model's modules.
 
 A model of a hundred thousand parameters spends most of a decoding step between its modules. This
 is the forward pass of a Qwen2 model, read from the model's own parameters.
@@ -22,7 +22,7 @@ class Decoding:
     def __init__(
         self, model: Any, cache: DynamicCache, places_N: torch.Tensor, *, num_tokens: int
     ) -> None:
-        """Takes what a prompt's pass left in `cache`; `places_N` says whose prompt is whose.
+        """Takes the entries of a prompt's pass in `cache`; `places_N` says whose prompt is whose.
 
         Raises: ValueError for a model of another type.
         """
@@ -38,7 +38,7 @@ class Decoding:
         self._cos_1TD, self._sin_1TD = self._model.rotary_emb(self._head, positions_1T)
 
     def step(self, tokens_N: torch.Tensor) -> torch.Tensor:
-        """Returns the logits of what comes after these tokens, [N, V]."""
+        """Returns the logits of the token after these, [N, V]."""
         hidden_NE = self._model.embed_tokens.weight[tokens_N]
         for layer, keys_NKTD, values_NKTD in zip(
             self._model.layers, self._keys, self._values, strict=True

@@ -92,7 +92,7 @@ class TrialJob:
 
     @property
     def max_response_tokens(self) -> int:
-        """Length of an answer, with what a tool says in it."""
+        """Length of an answer, the tool's part included."""
         return MAX_RESPONSE_TOKENS if self.task is None else self.task.max_response_tokens
 
     @property
@@ -120,7 +120,7 @@ class TrialJob:
         return _read(self.work / "made/data/sft.jsonl")
 
     def shown(self) -> list[Unit]:
-        """The demonstrations as rows to train on, without what a tool says in them."""
+        """The demonstrations as rows to train on, without the tool's part of them."""
         units = encoded(self.formatter("sft"), self.demonstrations())
         if self.task is None or self.task.game is None:
             return units
@@ -210,7 +210,7 @@ def make_task(made: Path, task: BenchTask, seed: int) -> None:
 
 
 def without_tool(rows: Sequence[TrainRow], told: tuple[int, int]) -> list[TrainRow]:
-    """Masks what a tool says: everything from after the first of the two tokens to the second.
+    """Masks a tool's answer: everything from after the first of the two tokens to the second.
 
     A row without them is learned as a whole.
     """

@@ -103,7 +103,7 @@ class TaskPlayer:
 
 
 def joined(first: Rollout, tool: IntArray, second: Rollout) -> Rollout:
-    """Returns both turns with what the tool said between them."""
+    """Returns both turns with the tool's answer between them."""
     said = np.zeros(len(tool))
     return replace(
         first,

@@ -1,6 +1,6 @@
-"""Tables, the summary and the picture of what the runs gave, and areas under held-out curves.
+"""Tables, the summary and the picture of the runs, and areas under held-out curves.
 
-In a task of its own a trial learns where its area is above the start by more than the interval over
+In its own task a trial learns where its area is above the start by more than the interval over
 the seeds, which is Student's at 95 %. Trials whose curves are the same in all bits are one line.
 """
 

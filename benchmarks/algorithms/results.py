@@ -1,4 +1,4 @@
-"""The file of finished runs, one line of JSON each: what is in it need not be done again."""
+"""The file of finished runs, one line of JSON each: those in it are not run again."""
 
 import json
 from dataclasses import asdict

@@ -27,9 +27,9 @@ class Rollout:
     tokens: IntArray
     """The end among them, if it came."""
     logprobs: FloatArray
-    """Of each token, of the weights that made it; 0 for what a tool said."""
+    """Of each token, of the weights that made it; 0 for a tool's answer."""
     is_own: npt.NDArray[np.bool_]
-    """False for what a tool said."""
+    """False for a tool's answer."""
 
 
 class Sampler:
@@ -100,7 +100,7 @@ class Sampler:
         ]
 
     def _after(self, tokens_NL: torch.Tensor, cache: DynamicCache) -> torch.Tensor:
-        """Returns the log-probabilities of what comes after the prompts, [N, V]."""
+        """Returns the log-probabilities of the token after each prompt, [N, V]."""
         output = self._model(
             input_ids=tokens_NL, past_key_values=cache, use_cache=True, logits_to_keep=1
         )

@@ -7,7 +7,7 @@ benchmarks/results/algorithms.jsonl and is not done again. Trials that do not le
 then run at 1, 2 and 8 as well. The three tasks have a file each, `algorithms_<task>.jsonl`; there
 losses with a ratio are run at lags 1 and 8 in any case, and the figure is the area under the
 held-out curve. With `--report` nothing is run. The start is trained on the machine and has its
-bits: runs of another machine go into a file of their own, with `--results`.
+bits: runs of another machine go into another file, with `--results`.
 """
 
 import argparse
@@ -87,7 +87,7 @@ def further(trials: Sequence[Trial], results: Results, seeds: Sequence[int]) -> 
 
 
 class Bench:
-    """Runs what is not there yet."""
+    """Runs the trials without a result."""
 
     def __init__(
         self, *, work: Path, results: Results, num_steps: int, task: BenchTask | None = None

@@ -1,9 +1,9 @@
-"""The tasks on which algorithms are compared: what is asked, who shows it badly, and who plays.
+"""The tasks on which algorithms are compared: their questions, bad demonstrations and players.
 
 `addition` is the example's: answers of four tokens, an update a batch. In the others an answer has
 thirty tokens, its end alone is rewarded, and each batch is trained twice, so that ratios, clips,
 masks and the way a reward is spread act. Demonstrations are those of a hasty teacher, as in the
-example: what is imitated is wrong about half of the time.
+example: about half of them are wrong.
 """
 
 import random
@@ -123,7 +123,7 @@ def carries(rng: random.Random) -> Row:
 
 
 def edited(text: str, edits: Sequence[str], skips: Callable[[], bool]) -> str:
-    """Writes what a text is after each edit."""
+    """Writes the text after each edit."""
     found = []
     for edit in edits:
         text = text if skips() else EDITS[edit](text)
@@ -209,4 +209,4 @@ TASKS: Mapping[str, BenchTask] = {
         ),
     )
 }
-"""By name, beside the example's `addition`."""
+"""By name, without the example's `addition`."""

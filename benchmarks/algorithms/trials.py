@@ -38,7 +38,7 @@ CRITIC: Settings = {"critic_warmup": 10, "critic": {"optimizer": {"lr": 1.0e-3}}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """An algorithm with its settings; what is not set is the algorithm's own default."""
+    """An algorithm with its settings; the others are the algorithm's defaults."""
 
     name: str
     algorithm: Settings

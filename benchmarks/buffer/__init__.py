@@ -1,1 +1,1 @@
-"""Measures how fast the buffer is, beside the speed of its parts and its peers."""
+"""Measures how fast the buffer is, compared with its parts and its peers."""

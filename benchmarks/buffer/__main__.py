@@ -1,4 +1,4 @@
-"""Measures the buffer's speed, beside the raw limits of the same run.
+"""Compares the buffer's speed with the raw limits of the same run.
 
 python -m benchmarks.buffer [--runs 5] [--cores 2,3] [--json FILE]
 
@@ -6,7 +6,7 @@ Everything is real: broker, database, the buffer's process and our two clients, 
 all on the same few cores. *Raw* is what two bare processes do with the same bytes: publish with
 acknowledgement, COPY and commit; read and mark rows.
 
-Every figure is the median of as many runs, with the lowest and the highest beside it; that of
+Every figure is the median of as many runs, with the lowest and the highest; that of
 memory is described in ours.py.
 """
 
@@ -61,7 +61,7 @@ def last_cores() -> str:
 
 
 async def measure(sizes: Sizes, num_runs: int) -> tuple[Runs, Runs]:
-    """Our figures and the raw ones, run after run beside each other."""
+    """Our figures and the raw ones, run after run, side by side."""
     own: Runs = defaultdict(list)
     raw: Runs = defaultdict(list)
     with tempfile.TemporaryDirectory() as directory:

@@ -1,4 +1,4 @@
-"""Our explorer's own client in a process of its own; only the runs are made up."""
+"""Our explorer's own client in a separate process; only the runs are made up."""
 
 import asyncio
 import json

@@ -89,7 +89,7 @@ async def _leases(stack: Stack, calls: int) -> dict[str, float]:
 async def _lease_ms(
     giver: BenchmarkWorker, asker: BenchmarkWorker, task_bytes: int, calls: int
 ) -> float:
-    """The same tasks as ours, and a first call that is not counted, as of ours."""
+    """The same tasks as ours, and likewise a first call that is not counted."""
     port = await giver.number(
         "make",
         task=task_of(task_bytes),

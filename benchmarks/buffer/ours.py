@@ -1,7 +1,7 @@
 """The rows of the table as our clients and the buffer's process give them.
 
 A run of memory, with the trainer stopped under full load, is a minute with a database, a broker and
-a buffer of its own: a process that has once grown gives nothing back, and a further minute of the
+its own buffer: a process that has once grown gives nothing back, and a further minute of the
 same one would show the first one's memory.
 """
 

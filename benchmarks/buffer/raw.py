@@ -1,4 +1,4 @@
-"""Measures what the broker and the database can do for the same bytes, without our code.
+"""Measures the limits of the broker and the database for the same bytes, without our code.
 
 Two processes, as ours are: one publishes, the other fetches, stores by COPY, commits, acknowledges.
 """

@@ -1,4 +1,4 @@
-"""Measures what the database and a socket can do for a lease, without our code.
+"""Measures the limits of the database and a socket for a lease, without our code.
 
 Two processes, as ours are: one asks, over loopback; the other marks rows as leased by a statement
 that commits, reads the task of each by its id, and hands them over.
@@ -48,7 +48,7 @@ class RawLease:
         self._listener = socket.create_server(("127.0.0.1", 0))
 
     def make(self, task: str, num_tasks: int, num_assignments: int) -> int:
-        """Store what is leased; answers the port where it may be asked for."""
+        """Stores the leases; answers the port that serves them."""
         self._connection.execute(TABLES)
         self._connection.execute(TASKS, [task, num_tasks])
         self._connection.execute(ASSIGNMENTS, [num_tasks, num_assignments])

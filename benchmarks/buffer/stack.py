@@ -23,7 +23,7 @@ STAGE = "rft"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stack:
-    """Everything real, with our two clients in processes of their own."""
+    """Everything real, with our two clients in separate processes."""
 
     buffer: BufferProcess
     dsn: str

@@ -1,4 +1,4 @@
-"""Our trainer's own client in a process of its own, without a trainer around it."""
+"""Our trainer's own client in a separate process, without a trainer around it."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Child processes that do as they are told: a line of JSON in, a line of JSON out."""
+"""Child processes that follow orders: a line of JSON in, a line of JSON out."""
 
 import asyncio
 import inspect

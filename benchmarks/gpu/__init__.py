@@ -1,1 +1,1 @@
-"""Rollout, training and the way of weights between them, beside the limits of the device."""
+"""Rollout, training and the way of weights between them, with the limits of the device."""

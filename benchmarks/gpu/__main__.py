@@ -1,9 +1,9 @@
-"""Rollout and train tokens/s, MFU and the time of a weight sync, beside the device's limits.
+"""Rollout and train tokens/s, MFU and the time of a weight sync, with the device's limits.
 
 python -m benchmarks.gpu [--size 0.5b] [--steps 3] [--json FILE]
 
 For a machine with a GPU; `--size tiny` tries it without one, and says which limits need one. The
-engine and the learner are the services' own, each in a process of its own, one after the other on
+engine and the learner are the services' own, each in a separate process, one after the other on
 the same device; the model is made here, with random weights. The limits follow from what the device
 does in the same minutes: copies within it and between it and the host, and one large product of
 matrices.

@@ -1,4 +1,4 @@
-"""The device of this machine, and figures beside what it allows."""
+"""The device of this machine, and figures with its limits."""
 
 import time
 from collections.abc import Callable
@@ -32,7 +32,7 @@ def peak_flops(device_name: str, dtype: str) -> float | None:
 
 
 def measure_device(dtype: str) -> dict[str, float | str]:
-    """Rates in bytes and FLOP a second, and the device's name; of a processor, what it has."""
+    """Rates in bytes and FLOP a second, and the device's name; of a CPU, its cores."""
     has_gpu = torch.cuda.is_available()
     kind = "cuda" if has_gpu else "cpu"
     side = PRODUCT_SIDE[kind]
@@ -60,7 +60,7 @@ def _ways(there: torch.Tensor) -> dict[str, float]:
 
 
 def settle() -> None:
-    """Wait for what the device still does."""
+    """Wait until the device is idle."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()
 
@@ -78,14 +78,14 @@ def _seconds(work: Callable[[], object]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A figure and the limit beside it; `share` is how much of the limit was reached."""
+    """A figure and its limit; `share` is how much of the limit was reached."""
 
     name: str
     value: float
     limit: float | None
     unit: str
     basis: str
-    """What the limit follows from, or what is missing for one."""
+    """The source of the limit, or the reason why there is none."""
     share: float | None
 
     def as_json(self) -> dict[str, object]:
@@ -107,7 +107,7 @@ def figures_of(
 def _rollout(
     size: Size, parameters: int, device: dict[str, float], rolled_out: dict[str, float]
 ) -> Figure:
-    """Each token of all responses takes a look at every weight and at what is kept of the text."""
+    """Each token of all responses takes a look at every weight and at the cache of the text."""
     reached = rolled_out["rollout_tokens"] / rolled_out["rollout_seconds"]
     kept = size.concurrent * size.kv_bytes_per_token * (size.prompt + size.response / 2)
     looked_at = parameters * DTYPE_BYTES[size.dtype] + kept
@@ -118,7 +118,7 @@ def _rollout(
 
 
 def _training(size: Size, parameters: int, trained: dict[str, float]) -> list[Figure]:
-    """Six operations a weight and token; what is computed twice to save memory counts once."""
+    """Six operations a weight and token; recomputation to save memory does not count."""
     tokens, seconds = trained["tokens_per_step"], trained["step_seconds"]
     flops = 6.0 * parameters * tokens + size.attention_flops(int(tokens), size.max_length)
     rate, reached = flops / seconds, tokens / seconds

@@ -33,7 +33,7 @@ async def measure_rollout(
     )
     engine = await start_vllm(options)
     try:
-        await _seconds(engine, size, 0)  # what is compiled and captured at first
+        await _seconds(engine, size, 0)  # compiles and captures
         seconds = [await _seconds(engine, size, step) for step in range(1, steps + 1)]
         begun = time.perf_counter()
         await WeightLoader(engine).load_published(published)

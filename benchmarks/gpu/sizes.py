@@ -9,7 +9,7 @@ DTYPE_BYTES = {"bfloat16": 2, "float32": 4}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
-    """A Qwen2 of known shape, and what it is given to do."""
+    """A Qwen2 of known shape, and its workload."""
 
     hidden: int
     intermediate: int

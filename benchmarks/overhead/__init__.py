@@ -1,1 +1,1 @@
-"""The cost of the services: a GRPO step through them beside the same step without them."""
+"""The cost of the services: a GRPO step through them over the same step without them."""

@@ -1,4 +1,4 @@
-"""A GRPO step through the services beside the same calls in one process.
+"""A GRPO step through the services over the same calls in one process.
 
 python -m benchmarks.overhead [--runs 3] [--models tiny big] [--json FILE]
 
@@ -133,7 +133,7 @@ def middle_run(runs: Sequence[Steps]) -> Steps:
 
 
 def in_process(module: str, job: OverheadJob, packages: Path | None = None) -> Steps:
-    """Measures in a process of its own, which also finds the packages in a folder."""
+    """Measures in another process, which also finds the packages in a folder."""
     arguments = {name: str(v) if isinstance(v, Path) else v for name, v in asdict(job).items()}
     done = subprocess.run(
         [sys.executable, "-m", module, json.dumps(arguments)],

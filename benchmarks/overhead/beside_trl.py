@@ -1,4 +1,4 @@
-"""A GRPO step through the services, as they are launched, beside one of TRL's GRPOTrainer.
+"""A GRPO step through the services, as they are launched, over one of TRL's GRPOTrainer.
 
 python -m benchmarks.overhead.beside_trl [--runs 3] [--models tiny big] [--json FILE]
 
@@ -7,7 +7,7 @@ by transformers, in one process, as it does without a server. Each has the threa
 itself on this machine: at `sync_offset: 0` rollout and training take turns, and each has all of it;
 at 1 and fully asynchronous they share it.
 Contenders take turns too, and a figure is the median of the steps of the middle run. TRL goes into
-build/peers/trl, beside the packages of this project.
+build/peers/trl, apart from the packages of this project.
 """
 
 import argparse
@@ -63,7 +63,7 @@ def main() -> None:
 
 
 def installed(folder: Path) -> Path:
-    """Puts TRL alone into a folder, if it is not there yet: what it needs is here."""
+    """Puts TRL alone into a folder, if it is not there yet: its dependencies are here."""
     if not (folder / "trl").is_dir():
         pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "-q", "install")
         subprocess.run((*pip, "--no-deps", "--target", str(folder), TRL), check=True)

@@ -1,4 +1,4 @@
-"""Our figure: `trinity run` on the job, read from what it leaves for TensorBoard."""
+"""Our figure: `trinity run` on the job, read from its TensorBoard files."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Untrained models: what they answer does not matter, how long it takes does."""
+"""Untrained models: only the time of their answers matters."""
 
 from pathlib import Path
 from typing import Any

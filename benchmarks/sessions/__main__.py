@@ -1,14 +1,14 @@
-"""Sessions: what a stored turn costs, how large it is, and how much memory an open one takes.
+"""Sessions: time and size of a stored turn, and the memory of an open session.
 
 python -m benchmarks.sessions [--turns 300] [--sessions 5000] [--json FILE]
 
 All over real services with an engine that answers at once. A turn's cost is that of a call within a
-session: processor time of explorer and buffer, less what both take when nothing is asked; one call
+session: processor time of explorer and buffer, less the time that both take when idle; one call
 at a time, and 16 at once, which share messages and transactions. What it adds to the latency is the
 difference to calls that are not kept, one at a time.
 The bytes are those in the database, over 4 for an id, 4 for a log-probability and 1 for the mask of
 each token, and the text. Sessions are open when each has answered, and some of all ages go on;
-their memory is the most that the explorer has while they are opened, less what it had before.
+their memory is the most that the explorer has while they are opened, less the memory before.
 """
 
 import argparse
@@ -166,7 +166,7 @@ async def _turn(served: MeasuredServices, number: int) -> dict[str, Any]:
 
 
 async def _bytes(served: MeasuredServices) -> dict[str, Any]:
-    """Stores a long conversation, and compares its size with what it consists of."""
+    """Stores a long conversation, and compares its size with that of its parts."""
     path, chat, num_tokens, num_sampled = await served.session("long"), list[str](), 0, 0
     for i in range(LONG_TURNS):
         asked = words(("asked", i), 20)

@@ -27,7 +27,7 @@ class Problems:
 
 
 def make_problems(seed: int) -> Problems:
-    """Both training sets hold every pair that is not held out, each in an order of its own."""
+    """Both training sets hold every pair that is not held out, each in another order."""
     rng = random.Random(seed)
     pairs = [(a, b) for a in OPERANDS for b in OPERANDS if a <= b]
     rng.shuffle(pairs)

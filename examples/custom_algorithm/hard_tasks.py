@@ -1,4 +1,4 @@
-"""An advantage and a policy loss of one's own, in one file: hard tasks first, held close by."""
+"""A custom advantage and policy loss in one file: hard tasks first, held close by."""
 
 from typing import TYPE_CHECKING
 

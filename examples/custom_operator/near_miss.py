@@ -1,4 +1,4 @@
-"""An experience operator of one's own, in one file: a wrong sum is worth its right digits."""
+"""A custom experience operator in one file: a wrong sum is worth its right digits."""
 
 import re
 
@@ -16,7 +16,7 @@ SUM = re.compile(r"(\d+)\+(\d+)=")
 def near_miss(rollouts: Rollouts, *, bonus: float = 0.3) -> Changes:
     """r = bonus times the share of right digits, where r was 0.
 
-    The advantage function sees these rewards; what was stored keeps the reward as it came.
+    The advantage function sees these rewards; stored experiences keep theirs.
     """
     is_wrong_N = rollouts.rewards == 0
     shares_N = np.array([_share_of_right_digits(content) for content in rollouts.contents])

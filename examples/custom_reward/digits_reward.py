@@ -1,4 +1,4 @@
-"""A reward of one's own, in one file: near misses earn something, and long answers do not."""
+"""A custom reward in one file: near misses earn something, and long answers do not."""
 
 from trinity.plugins import REWARDS
 from trinity.rewards.reward import RewardFn

@@ -1,4 +1,4 @@
-"""A workflow of one's own, in one file: who answers wrongly is told so, and may try again."""
+"""A custom workflow in one file: after a wrong answer the model may try again."""
 
 from trinity.plugins import WORKFLOWS
 from trinity.types import Experience

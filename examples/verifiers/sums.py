@@ -69,7 +69,7 @@ class OneCall(vf.Harness[OneCallConfig]):
         data: SumData,
         tool_interception_url: str | None = None,  # noqa: ARG002
     ) -> ProgramResult:
-        """Returns what the program would have ended with."""
+        """Returns the result that the program would have ended with."""
         async with httpx.AsyncClient(timeout=None) as client:
             response = await client.post(
                 f"{endpoint}/chat/completions",

@@ -241,7 +241,7 @@ def text_of_content(content: object) -> str:
 def place_images(messages: Sequence[JsonObject], images: Sequence[JsonValue]) -> list[JsonObject]:
     """Returns messages in which the images of a row have their places.
 
-    Marks `<image>` in texts and parts without an image of their own take them in order. Without
+    Marks `<image>` in texts and parts without their own image take them in order. Without
     any such place, they stand before the text of the first message of the user.
 
     Raises: BadConversation when there are more or fewer places than images.

@@ -36,7 +36,7 @@ MAX_IMAGE_PIXELS = 64 * 1024 * 1024
 MAX_ASPECT = 200
 """The processors of Qwen's models refuse longer images."""
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
-"""Others may start programs, as EPS does, or fetch what they refer to."""
+"""Others may start programs, as EPS does, or fetch files that they refer to."""
 LINKS = ("http://", "https://")
 REFERRING = ("path", "image", "image_url", "url")
 """Keys under which an object refers to an image."""

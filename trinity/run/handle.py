@@ -111,7 +111,7 @@ class AsyncRun:
     async def start(self) -> None:
         """Starts the run, or goes on with it; returns once its services are up.
 
-        It outlives this process; its output is in a file beside the configuration.
+        It outlives this process; its output is in a file next to the configuration.
         """
         self._directory("a start")
         self._started = self._begin("run")

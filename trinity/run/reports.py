@@ -44,7 +44,7 @@ class WhyReport(Report):
     """The same for the same cause, whatever durations the text mentions."""
     text: str
     owner: str
-    """The waiting part, if it waits for slow work of its own."""
+    """The waiting part, if it waits for its own slow work."""
     notes: tuple[str, ...]
     ended_waits: tuple[EndedWaitReport, ...] = ()
     """The newest 20 waits of a second or more that have ended, the newest first."""

@@ -1,4 +1,4 @@
-"""Arrays as tensors and back; torch is loaded when a tensor is asked for."""
+"""Arrays as tensors and back; torch is loaded when a tensor is needed."""
 
 import sys
 from typing import Any

@@ -70,7 +70,7 @@ async def make_change(
     is_dry_run: bool,
     allows_changes: bool,
 ) -> str:
-    """Makes a change, or only finds out what it would do; returns one sentence about its effect.
+    """Makes a change, or only finds out its effect; returns one sentence about it.
 
     Raises: UserError if Studio may not make changes; TrinityError.
     """

@@ -19,7 +19,7 @@ _VERSION = re.compile(r"v(\d+)-(\d+)(?:-(\d+))?")
 
 
 class StoredLineage(BaseModel):
-    """The file beside the weights of a version."""
+    """The file next to the weights of a version."""
 
     lineage_sha256: Sha256Hex
 
@@ -81,7 +81,7 @@ def is_delta(directory: Path) -> bool:
 
 
 def write_lineage(directory: Path, lineage: bytes) -> None:
-    """Writes the digest of a version's batches beside its weights, before they are sealed."""
+    """Writes the digest of a version's batches next to its weights, before they are sealed."""
     content = StoredLineage(lineage_sha256=lineage.hex()).model_dump_json()
     (directory / LINEAGE_NAME).write_text(content)
 

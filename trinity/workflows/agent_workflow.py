@@ -280,7 +280,7 @@ async def _finished(
 
 
 def _said(command: Sequence[str], code: int, text: str) -> str:
-    """Returns what a command printed last. Raises: AgentFailed unless it exited with 0."""
+    """Returns a command's last output. Raises: AgentFailed unless it exited with 0."""
     if code:
         how = f"with {code}" if code > 0 else f"by {signal.Signals(-code).name}"
         raise AgentFailed(f"{_shown(command)} ended {how}{_quoted(text)}")

@@ -1,4 +1,4 @@
-"""An agent loop of veRL's with its tools, run as it is."""
+"""An agent loop of veRL with its tools, run as it is."""
 
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,1 +1,1 @@
-"""The same training by others: held-out accuracy over steps and seconds, beside TRL and verl."""
+"""The same training by others: held-out accuracy over steps and seconds, with TRL and verl."""

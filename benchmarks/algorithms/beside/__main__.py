@@ -6,7 +6,7 @@ All start from the same weights, take 128 rollouts a step (64 with the model of 
 parameters) and one update, and are evaluated greedily on the same held-out sums. The parts on edits
 are of the longer task: 96 rows, two updates, sampled held-out answers. A finished course is a line
 of benchmarks/results/algorithms_beside.jsonl and is not done again. TRL is installed into
-build/peers/trl, beside this environment. With `--report` nothing is run.
+build/peers/trl, outside of this environment. With `--report` nothing is run.
 """
 
 import argparse
@@ -54,7 +54,7 @@ PARTS = {
 
 
 def main() -> None:
-    """Runs what is missing and prints the table."""
+    """Runs missing courses and prints the table."""
     arguments = _arguments()
     os.environ["OMP_NUM_THREADS"] = "1"
     courses = Courses(arguments.results)
@@ -86,7 +86,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def missing_of(part: str, courses: Courses, seeds: Sequence[int]) -> list[Key]:
-    """Returns what a part has not run yet."""
+    """Returns the courses that a part has not run yet."""
     contender, model, algorithms = PARTS[part]
     keys = [(contender, algorithm, model, seed) for seed in seeds for algorithm in algorithms]
     return [key for key in keys if key not in courses.by_key]

@@ -62,7 +62,7 @@ class Course:
 
 
 class Courses:
-    """The file of finished courses: what is in it need not be done again.
+    """The file of finished courses: those in it are not run again.
 
     courses = Courses(path)
     if key not in courses.by_key:
@@ -84,7 +84,7 @@ class Courses:
 
 
 def print_courses(courses: Sequence[Course]) -> None:
-    """A row a course: accuracy by step, and what the steps took."""
+    """A row a course: accuracy by step, and the time of the steps."""
     steps = sorted({step for course in courses for step in course.accuracies})
     table = Table("model", "algorithm", "contender", "start", *map(str, steps), "seconds", "whole")
     for course in sorted(courses, key=lambda course: (course.model, course.algorithm)):

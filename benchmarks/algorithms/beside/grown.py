@@ -1,4 +1,4 @@
-"""A larger model that computes what a smaller one does, as in Net2Net (arXiv 1511.05641).
+"""A larger model that computes the same as a smaller one, as in Net2Net (arXiv 1511.05641).
 
 New heads, neurons and layers write nothing to the residual stream yet, and its new dimensions hold
 nothing yet; they have gradients within the first steps.

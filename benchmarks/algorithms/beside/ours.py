@@ -33,7 +33,7 @@ LARGE_SHAPE = {
     "num_attention_heads": 16,
     "num_key_value_heads": 16,
 }
-"""30.7 million parameters beside the embeddings of a few hundred tokens."""
+"""30.7 million parameters without the embeddings of a few hundred tokens."""
 
 
 def trial_of(algorithm: str, model: str = ADDITION) -> Trial:

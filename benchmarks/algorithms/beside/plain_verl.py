@@ -28,7 +28,7 @@ SETTINGS: Mapping[str, tuple[str, ...]] = {
     "clip_range_high": ("clip_ratio_high",),
     "clip_ratio_c": ("clip_ratio_c",),
 }
-"""verl's names for arguments of ours; the later ones go before `clip_range`."""
+"""verl's names for our arguments; the later ones go before `clip_range`."""
 
 
 def verl_settings(arguments: Mapping[str, Any]) -> dict[str, float]:

@@ -73,7 +73,7 @@ def is_right(completions: list[Any], answer: list[str], **_: object) -> list[flo
 def _settings(
     work: Path, num_rows: int, job: TrialJob, seed: int, num_steps: int
 ) -> dict[str, Any]:
-    """Returns those of our runs by TRL's names; what is not named is TRL's default."""
+    """Returns those of our runs by TRL's names; the others are TRL's defaults."""
     optimizer = SETTINGS["optimizer"]
     return {
         "output_dir": str(work / "trl"),

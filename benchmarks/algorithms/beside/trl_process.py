@@ -1,4 +1,4 @@
-"""TRL in a process of its own, with its folder beside this environment on the path."""
+"""TRL in a separate process, with its folder on the path after this environment."""
 
 import os
 import subprocess
@@ -23,9 +23,9 @@ def trl_course(
 ) -> Course:
     """Trains with TRL, which is in the folder.
 
-    Raises: RuntimeError with the end of what it said.
+    Raises: RuntimeError with the end of its output.
     """
-    assert algorithm == "grpo", "TRL has a trainer of its own for each algorithm"
+    assert algorithm == "grpo", "TRL has a separate trainer for each algorithm"
     path = os.pathsep.join([str(ROOT), str(folder)])
     arguments = [str(work), model, str(seed), str(num_steps)]
     done = subprocess.run(

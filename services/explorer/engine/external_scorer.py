@@ -24,7 +24,7 @@ class ExternalScorer(FrozenScorer, ExternalEngine):
     """
 
     _is_classified = True
-    """False once the server was asked for scores of tokens, perhaps as it has no `/classify`."""
+    """False once the server got requests for scores of tokens, perhaps as it has no `/classify`."""
 
     async def rate(self, chat: RatedChat) -> list[list[float]]:
         """Returns the logits of each step, or of the chat; errors are those of `generate`."""

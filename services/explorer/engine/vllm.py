@@ -217,7 +217,7 @@ class VllmEngine:
         return next((failure for failure in failures if failure), "")
 
     async def _drop_caches(self) -> None:
-        """Drops what the old weights computed, the vision tower's among them."""
+        """Drops the results of the old weights, the vision tower's among them."""
         await self._engine.reset_prefix_cache()
         if self._vision is not None:
             await self._engine.reset_encoder_cache()

@@ -49,7 +49,7 @@ from trinity.workflows.task import GenerationConfig, Task, task_to_json
 from trinity.workflows.workflow import Workflow
 
 SEED_BITS = 63
-"""Limits of a model that others serve, which refuses what is too long for it."""
+"""Limits of a model that others serve, which refuses longer requests."""
 
 
 def as_workflow_class(name: str, kind: object) -> type[Workflow]:

@@ -40,7 +40,7 @@ QUESTION_WORKFLOWS = frozenset(
         "verl_agent_workflow",
     }
 )
-"""They ask what the prompt column holds; others may read any column."""
+"""They ask the text of the prompt column; others may read any column."""
 TEXT_REWARDS = frozenset(
     {
         "accuracy_reward",

@@ -73,7 +73,7 @@ class StagePlan(PlanModel):
     train_step: TrainStepUnit = "rows"
     """The rows of a batch, or all that an explore step made."""
     num_expert_rows: int = 0
-    """How many of them are rows of data beside the explorer's."""
+    """How many of them are rows of data, which the explorer did not make."""
     rows_per_explore_step: int
     """Experiences that one explore step makes at least, if none is filtered; 0 without explorer."""
     total_explore_steps: int | None

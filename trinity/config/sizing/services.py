@@ -244,7 +244,7 @@ class _HostRanks:
                     yield role, term
 
     def loading(self) -> Iterator[MemoryTerm]:
-        """Yields what is there when the largest model is read, whole, and then dealt out."""
+        """Yields the memory in use when the largest model is read, whole, and then dealt out."""
         training, tied = self.training, self.model.is_tied
         readers = self.num if tied else -(-self.num // training.ranks)
         sizes = {"the model": FLOAT32_BYTES * count_parameters(self.model)}
@@ -260,7 +260,7 @@ class _HostRanks:
         yield from (term for term in self.state() if term.name in INFERRING)
 
     def writing(self) -> Iterator[MemoryTerm]:
-        """Yields what is there while a checkpoint or a version is written."""
+        """Yields the memory in use while a checkpoint or a version is written."""
         training, whole = self.training, count_parameters(self.model)
         state = FLOAT32_BYTES * (1 + training.policy.moments) * whole // training.ranks
         written = self.num * min(_WRITE_BYTES, state)

@@ -183,7 +183,7 @@ def _waiting(deployment: ExperimentDeployment, name: str) -> JsonValue:
 
 
 def _resources(deployment: ExperimentDeployment, name: str) -> dict[str, JsonValue]:
-    """Returns what is requested and, of memory and GPUs, the same as the limit."""
+    """Returns the requests and, of memory and GPUs, the same as the limit."""
     sizes = deployment.sizes(name)
     requests: dict[str, JsonValue] = {}
     limits: dict[str, JsonValue] = {}

@@ -271,7 +271,7 @@ class ManifestRenderer:
         claim_folder(self.output, "give an empty or a new folder as `--output`")
 
     def first_commands(self) -> Iterator[str]:
-        """Yields what is typed once, before anything is applied: secrets and folders."""
+        """Yields the commands to type once, before anything is applied: secrets and folders."""
         is_cluster = self.overlay == "cluster"
         match self.target:
             case "compose":

@@ -131,7 +131,7 @@ def share_gpus(plan: ExperimentPlan) -> dict[str, dict[str, str]]:
 def claimed_gpus(plan: ExperimentPlan) -> GpuClaims | None:
     """Returns the claims on the GPUs that a run uses; a run by turns has its own for itself.
 
-    SLURM gives each job GPUs of its own, and may call them all 0.
+    SLURM gives each job its own GPUs, and may call them all 0.
     """
     if not plan.stages[0].config.cluster.gpu_per_node or SLURM_GPUS in os.environ:
         return None

@@ -88,7 +88,7 @@ class HostLink:
         return f"host {self.number} ({self.address})"
 
     def send(self, message: LeaderMessage) -> None:
-        """Sends a message about what the host runs; one that is gone gets none."""
+        """Sends a message about the host's part; one that is gone gets none."""
         message.start = self.start
         if self.outgoing.full():
             self.lose("does not take its orders")
@@ -110,7 +110,7 @@ class HostLink:
         self.send(LeaderMessage(start_json=order))
 
     def release(self) -> None:
-        """Has the host kill its part; what it says afterwards counts no more."""
+        """Has the host kill its part; its later messages are ignored."""
         self.on_report = self.on_loss = None
         self.send(LeaderMessage(kill=True))
 
@@ -180,7 +180,7 @@ class HostGroup:
             self._notify()
 
     async def _next_message(self, link: HostLink) -> LeaderMessage:
-        """Returns what the host is told next, a sign of life where there is nothing to tell."""
+        """Returns the next message to the host, a sign of life where there is nothing to tell."""
         left = link.heard_at + LOST_SECONDS - time.monotonic()
         try:
             async with asyncio.timeout(min(BEAT_SECONDS, left)):
@@ -270,7 +270,7 @@ class HostAgent:
         self._outgoing: asyncio.Queue[HostMessage] = asyncio.Queue(MAX_QUEUED)
 
     async def serve_leader(self) -> None:
-        """Obeys the leader until cancelled; then kills what it runs, as the rest cannot go on."""
+        """Obeys the leader until cancelled; then kills its part, as the rest cannot go on."""
         last_reason = ""
         while True:
             reason = await self._serve_until_lost()
@@ -333,7 +333,7 @@ class HostAgent:
                 await self._kill_part()
 
     async def _report(self, part: HostPart, start: int) -> None:
-        """Reports what the part says, in order."""
+        """Reports the part's messages, in order."""
         while (report := await part.next_report()) is not None:
             report.start = start
             await self._outgoing.put(HostMessage(report=report))

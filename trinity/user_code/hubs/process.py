@@ -81,7 +81,7 @@ class HubProcess:
 
     @property
     def is_alive(self) -> bool:
-        """False once it cannot be asked any more."""
+        """False once it does not answer any more."""
         return not self._reading.done()
 
     async def call(self, function: str, **values: object) -> Any:
