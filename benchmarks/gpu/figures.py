@@ -32,7 +32,7 @@ def peak_flops(device_name: str, dtype: str) -> float | None:
 
 
 def measure_device(dtype: str) -> dict[str, float | str]:
-    """Rates in bytes and FLOP a second, and the device's name; of a CPU, its cores."""
+    """Rates in bytes and FLOP a second, and the device's name; a CPU has fewer of them."""
     has_gpu = torch.cuda.is_available()
     kind = "cuda" if has_gpu else "cpu"
     side = PRODUCT_SIDE[kind]
