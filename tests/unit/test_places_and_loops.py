@@ -251,7 +251,7 @@ LOOPS: dict[str, dict[str, str]] = {
         "services/buffer/pipeline/pipeline.py": (
             "ClaimProcessor._renewing ClaimProcessor._renewing.renew"
         ),
-        "services/buffer/servicer/common.py": "LongPoller._wait LongPoller.poll_until_final",
+        "services/buffer/servicer/common.py": "LongPoller.poll_until_final",
         "services/buffer/servicer/samples.py": "SamplePages.read_pages",
         "services/buffer/servicer/trainer_calls.py": (
             "ProgressRpcs.WatchProgress TrainerRpcs._rows"

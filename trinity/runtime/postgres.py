@@ -4,13 +4,14 @@ import asyncio
 import contextlib
 import select
 import time
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import AsyncIterator, Generator, Iterator, Mapping
 from typing import Any, Protocol, TypeVar, cast
 
 import psycopg
 import sqlalchemy as sa
 from psycopg.abc import PQGen
 from psycopg.conninfo import make_conninfo
+from psycopg.generators import send
 from psycopg.types.string import TextLoader
 from psycopg.waiting import Ready, Wait
 from sqlalchemy.engine.interfaces import DBAPIConnection
@@ -25,8 +26,6 @@ MAX_PREPARED = 400
 """Prepared statements of a connection; the buffer has some 270, the driver would keep 100."""
 BUSY_SECONDS = 0.005
 """After this time other tasks get a turn, however much there is to read."""
-_EVENTS = {Wait.R: select.POLLIN, Wait.W: select.POLLOUT, Wait.RW: select.POLLIN | select.POLLOUT}
-_FAILED = select.POLLERR | select.POLLHUP | select.POLLNVAL
 _CONNECT_SECONDS = 3
 _RETRY_SECONDS = 0.05
 # Detect a peer that vanished silently within seconds: TCP itself retransmits after ever longer
@@ -54,16 +53,38 @@ _IDLE_SECONDS = 0.5
 _USED_AT = "used_at"
 
 
+class _CollectingPipeline(psycopg.AsyncPipeline):
+    """Sends statements together, with the Sync after them; the driver sends each by itself."""
+
+    def _communicate_gen(self) -> PQGen[None]:
+        while self.command_queue:
+            self.command_queue.popleft()()
+        if self.result_queue and self.result_queue[-1] is None:  # the last one is a Sync
+            yield from send(self.pgconn)
+
+
 class QuickConnection(psycopg.AsyncConnection[Any]):
-    """A connection that polls its socket before it waits.
+    """A connection that polls its socket before it waits, and sends a pipeline as a whole.
 
     The driver passes through the event loop for each part of an answer, some 16 KB: hundreds of
     times for a batch of experiences. Polling saves 28 % of the time of an answer of 4 MiB, but does
     not speed up small ones.
 
-    `wait` is not in the driver's manual. psycopg 3.2 and 3.3 have it; with another version
-    tests/unit/runtime/test_library_internals.py fails. A connection works without this class, too.
+    `wait` and the insides of the pipeline are not in the driver's manual. psycopg 3.2 and 3.3 have
+    them; with another version tests/unit/runtime/test_library_internals.py fails. A connection
+    works without this class, too.
     """
+
+    @contextlib.asynccontextmanager
+    async def pipeline(self) -> AsyncIterator[psycopg.AsyncPipeline]:
+        """Enters the driver's pipeline mode."""
+        self._check_connection_ok()
+        self._pipeline = _CollectingPipeline(self)
+        try:
+            async with self._pipeline as pipeline:
+                yield pipeline
+        finally:
+            self._pipeline = None
 
     async def wait(self, gen: PQGen[ValueT], *args: Any, **kwargs: Any) -> ValueT:
         """Completes a protocol exchange with the database."""
@@ -71,28 +92,21 @@ class QuickConnection(psycopg.AsyncConnection[Any]):
 
 
 def _poll_first(gen: PQGen[ValueT], fileno: int) -> Generator[Wait, Ready | int, ValueT]:
-    """Drives the same exchange, but polls the socket here before yielding to the event loop."""
+    """Drives the same exchange, but polls for an answer before yielding to the event loop."""
     poller = select.poll()
+    poller.register(fileno, select.POLLIN)
     until = time.monotonic() + BUSY_SECONDS
     try:
         wanted = next(gen)
         while True:
-            ready: Ready | int = 0
-            if time.monotonic() < until:
-                ready = _poll(poller, fileno, wanted)
+            is_quick = wanted == Wait.R and time.monotonic() < until
+            ready: Ready | int = Ready.R if is_quick and poller.poll(0) else 0
             if not ready:
                 ready = yield wanted
                 until = time.monotonic() + BUSY_SECONDS
             wanted = gen.send(ready)
     except StopIteration as ended:
         return cast("ValueT", ended.value)
-
-
-def _poll(poller: select.poll, fileno: int, wanted: Wait) -> int:
-    poller.register(fileno, _EVENTS[wanted])
-    events = dict(poller.poll(0)).get(fileno, 0)
-    ready = Ready.R if events & (select.POLLIN | _FAILED) else 0
-    return ready | (Ready.W if events & (select.POLLOUT | _FAILED) else 0)
 
 
 class Readiness(Protocol):
@@ -181,6 +195,7 @@ def async_engine(
         pool_timeout=pool_timeout_seconds,
         pool_use_lifo=True,  # the connection that was used last has its statements prepared
         isolation_level="AUTOCOMMIT",
+        pool_reset_on_return=None,  # `transaction` ends each
         connect_args={
             **connection_options(
                 schema,

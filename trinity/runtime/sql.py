@@ -30,7 +30,7 @@ from psycopg.rows import namedtuple_row
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.sql.cache_key import CacheKey
 from sqlalchemy.sql.compiler import SQLCompiler
-from sqlalchemy.util import LRUCache
+from sqlalchemy.util import LRUCache, greenlet_spawn
 
 Statement = sa.ClauseElement
 Params = Mapping[str, object]
@@ -180,7 +180,7 @@ class Connection:
         """Opens a COPY, after queued statements; pipeline mode is left for it."""
         if not self._is_autocommit:
             await self._enter_pipeline()
-            await self._send_queued()
+            await self._send()
             await self._leave_pipeline()
         async with self._driver.cursor() as cursor, cursor.copy(statement) as copy:
             yield copy
@@ -212,7 +212,7 @@ class Connection:
         if self._is_autocommit or (self._begin is not None and not self._queued):
             return
         await self._enter_pipeline()
-        await self._send_queued()
+        await self._send()
         await self._driver.execute("COMMIT", prepare=False)
         await self._leave_pipeline()
 
@@ -230,21 +230,17 @@ class Connection:
             async with contextlib.AsyncExitStack() as together:
                 if len(asked) + len(self._queued) > 1:
                     await together.enter_async_context(self._driver.pipeline())
-                await self._send_queued()
                 await self._send(asked)
             return
         pipeline = await self._enter_pipeline()
-        await self._send_queued()
         await self._send(asked)
         await pipeline.sync()
 
-    async def _send_queued(self) -> None:
-        queued, self._queued = self._queued, []
-        await self._send([(self._driver.cursor(), query) for query in queued])
-
-    async def _send(self, asked: Sequence[tuple[psycopg.AsyncCursor[Any], Query]]) -> None:
-        for cursor, (statement, params) in asked:
-            await cursor.execute(*bind(statement, params))
+    async def _send(self, asked: Sequence[tuple[psycopg.AsyncCursor[Any], Query]] = ()) -> None:
+        """Sends the queued statements, then these."""
+        cursor, queued, self._queued = self._driver.cursor(), self._queued, []
+        for own, (statement, params) in [*((cursor, query) for query in queued), *asked]:
+            await own.execute(*bind(statement, params))
 
     async def _enter_pipeline(self) -> psycopg.AsyncPipeline:
         """Enters pipeline mode, with BEGIN as the first statement of the transaction."""
@@ -271,22 +267,22 @@ async def transaction(
     engine is that of `trinity.runtime.postgres.async_engine`, whose connections are in autocommit
     mode.
     """
-    async with engine.connect() as pooled:
-        driver = (await pooled.get_raw_connection()).driver_connection
+    pooled = await engine.raw_connection()
+    is_usable = False
+    try:
+        driver = pooled.driver_connection
         assert isinstance(driver, psycopg.AsyncConnection)
         assert driver.autocommit, "the module sends BEGIN itself"
         connection = Connection(driver, begin)
         try:
             yield connection
             await connection.commit()
+            is_usable = True
         except BaseException:
-            is_usable = False
-            try:
-                with contextlib.suppress(psycopg.Error):  # the session is gone
-                    await connection.roll_back()
-                    # A user cancelled on its way into the driver's pipeline cannot leave it.
-                    is_usable = driver.pgconn.pipeline_status == PipelineStatus.OFF
-            finally:
-                if not is_usable:
-                    await pooled.invalidate()
+            with contextlib.suppress(psycopg.Error):  # the session is gone
+                await connection.roll_back()
+                # A user cancelled on its way into the driver's pipeline cannot leave it.
+                is_usable = driver.pgconn.pipeline_status == PipelineStatus.OFF
             raise
+    finally:
+        await greenlet_spawn(pooled.close if is_usable else pooled.invalidate)

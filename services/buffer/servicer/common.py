@@ -24,7 +24,7 @@ from services.buffer.tasksets.task_pipeline import SubmittedImages
 from services.buffer.workers.functions import FunctionRunner
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.errors import InvalidRequest, TooLarge, Unavailable
-from trinity.runtime.notifications import Listener, Subscription
+from trinity.runtime.notifications import Listener
 from trinity.runtime.rpc.answers import ANSWER_BYTES
 from trinity.runtime.rpc.limits import CHUNK_BYTES
 from trinity.runtime.rpc.quotas import QuotaUse
@@ -57,11 +57,12 @@ class LongPoller:
 
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
-        self._closing = asyncio.Event()
+        self._is_closing = False
 
     def stop_polling(self) -> None:
         """Ends every wait in progress with its current answer."""
-        self._closing.set()
+        self._is_closing = True
+        self._listener.wake_all()
 
     async def poll_until_final(
         self, topic: str, wait_seconds: float, look: Callable[[], Awaitable[Look[ValueT]]]
@@ -73,29 +74,19 @@ class LongPoller:
             while True:
                 seen = await look()
                 seconds_left = deadline - loop.time()
-                if seen.is_final or seconds_left <= 0 or self._closing.is_set():
+                if seen.is_final or seconds_left <= 0 or self._is_closing:
                     return seen.answer
                 if seen.look_again_seconds is not None:
                     seconds_left = min(seconds_left, seen.look_again_seconds + 0.01)
-                await self._wait(changes, seconds_left)
+                await changes.wait(seconds_left)
 
     async def notifications(self, topic: str) -> AsyncIterator[None]:
         """Yields once at the start, then whenever something may have changed, until closed."""
         with self._listener.subscribe(topic) as changes:
-            while not self._closing.is_set():
+            while not self._is_closing:
                 yield
-                await self._wait(changes, KEEP_LOOKING_SECONDS)
+                await changes.wait(KEEP_LOOKING_SECONDS)
         raise Unavailable("the buffer is stopping")
-
-    async def _wait(self, changes: Subscription, seconds: float) -> None:
-        closing = asyncio.ensure_future(self._closing.wait())
-        changed = asyncio.ensure_future(changes.wait(seconds))
-        try:
-            await asyncio.wait({closing, changed}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for waiter in (closing, changed):
-                waiter.cancel()
-            await asyncio.gather(closing, changed, return_exceptions=True)
 
 
 @dataclass(slots=True)

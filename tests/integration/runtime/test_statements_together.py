@@ -9,7 +9,7 @@ from psycopg import sql
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from trinity.errors import Unavailable
-from trinity.runtime.postgres import async_engine, map_database_errors
+from trinity.runtime.postgres import QuickConnection, async_engine, map_database_errors
 from trinity.runtime.sql import MAX_QUEUED, READ_ONLY, Connection, transaction
 
 ROWS = sa.table("kept", sa.column("n", sa.BigInteger))
@@ -89,6 +89,19 @@ async def test_what_is_queued_is_sent_with_the_next_fetch_or_the_commit(
         await add(connection, 2)
         assert await in_another_session(postgres_dsn, count) == 0
     assert await in_another_session(postgres_dsn, count) == 2
+
+
+async def test_statements_of_one_round_trip_leave_together(postgres_dsn: str) -> None:
+    count = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objid = 7"
+    async with (
+        await QuickConnection.connect(postgres_dsn, autocommit=True) as connection,
+        connection.pipeline() as pipeline,
+    ):
+        await connection.execute("SELECT pg_advisory_lock(7)")
+        await connection.execute("SELECT 1")
+        assert await in_another_session(postgres_dsn, count) == 0
+        await pipeline.sync()
+        assert await in_another_session(postgres_dsn, count) == 1
 
 
 async def test_a_long_queue_is_sent_before_the_commit(engine: AsyncEngine) -> None:

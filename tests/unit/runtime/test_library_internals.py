@@ -103,9 +103,14 @@ def test_verl_has_the_functions_that_its_cpu_support_replaces() -> None:
 
 
 def test_sqlalchemy_and_psycopg_have_what_statements_use() -> None:
+    from psycopg import AsyncPipeline
     from sqlalchemy.sql.cache_key import HasCacheKey
 
     from trinity.runtime.postgres import QuickConnection
 
     assert parameters(HasCacheKey._generate_cache_key) == ("self",)
-    assert "wait" in vars(QuickConnection.__base__ or object)
+    assert {"wait", "pipeline", "_check_connection_ok"} <= set(dir(QuickConnection.__base__))
+    sync = inspect.getsource(AsyncPipeline._sync_gen)
+    assert sync.index("self._enqueue_sync()") < sync.index("yield from self._communicate_gen()")
+    queue = inspect.getsource(AsyncPipeline._enqueue_sync)
+    assert "self.command_queue.append(" in queue and "self.result_queue.append(None)" in queue
