@@ -133,11 +133,17 @@ bench: setup  ## Every benchmark that needs no GPU, some hours; the results go t
 	$(BIN)/python -m benchmarks.overhead.beside_trl
 	$(BIN)/python -m benchmarks.squares
 	$(BIN)/python -m benchmarks.asynchrony
+	$(BIN)/python -m benchmarks.command_line
 	$(BIN)/python -m benchmarks.packing
+	$(BIN)/python -m benchmarks.tracing
 	$(BIN)/python -m benchmarks.algorithms
+	$(BIN)/python -m benchmarks.algorithms.in_flight
 	$(BIN)/python -m benchmarks.security
+	$(BIN)/python -m benchmarks.user_processes
+	$(BIN)/python -m benchmarks.sandbox
 	$(BIN)/python -m benchmarks.sessions
 	$(BIN)/python -m benchmarks.weight_sync
+	$(BIN)/python -m benchmarks.deltas
 	$(BIN)/python -m benchmarks.buffer
 
 SIZE ?= 0.5b

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
-from tests.support.model_free.engine import RUN_SECONDS_VARIABLE
+from tests.support.model_free.engine import RUN_SECONDS_VARIABLE, SPREAD_VARIABLE
 from tests.support.model_free.experiment import (
     experiment_plan,
     start_experiment,
@@ -50,10 +50,15 @@ async def events_of(
     *,
     run_seconds: float = 0.0,
     step_seconds: float = 0.0,
+    spreads_runs: bool = False,
 ) -> list[pb.ProgressEvent]:
-    """All progress events of the experiment, run to its end with simulated durations."""
+    """All progress events of the experiment, run to its end with simulated durations.
+
+    With `spreads_runs` a generation takes from 0 to twice `run_seconds`, else all take the same.
+    """
+    spread = str(int(spreads_runs))
     environment = {
-        "explorer": {RUN_SECONDS_VARIABLE: str(run_seconds)},
+        "explorer": {RUN_SECONDS_VARIABLE: str(run_seconds), SPREAD_VARIABLE: spread},
         "trainer": {STEP_SECONDS_VARIABLE: str(step_seconds)},
     }
     async with model_free_stack(plan.job_path, environment=environment) as stack:

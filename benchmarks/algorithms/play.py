@@ -110,4 +110,5 @@ def joined(first: Rollout, tool: IntArray, second: Rollout) -> Rollout:
         tokens=np.concatenate([first.tokens, tool, second.tokens]),
         logprobs=np.concatenate([first.logprobs, said, second.logprobs]).astype(np.float32),
         is_own=np.concatenate([first.is_own, said > 0, second.is_own]),
+        swaps=np.concatenate([first.swaps, np.zeros(len(tool), dtype=np.int64), second.swaps]),
     )

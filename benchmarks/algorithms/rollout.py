@@ -3,6 +3,7 @@
 N rollouts of at most T tokens after P tokens of prompt.
 """
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,8 @@ from benchmarks.algorithms.job import IntArray
 from trinity.types import FloatArray
 
 Weights = Mapping[str, torch.Tensor]
+NUM_COHORTS = 6
+"""Rollouts whose weights change at the same tokens are this share of a batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +33,8 @@ class Rollout:
     """Of each token, of the weights that made it; 0 for a tool's answer."""
     is_own: npt.NDArray[np.bool_]
     """False for a tool's answer."""
+    swaps: IntArray
+    """How often weights had changed in this answer before each token."""
 
 
 class Sampler:
@@ -38,15 +43,23 @@ class Sampler:
     sampler = Sampler(directory)
     sampler.load(weights)
     rollouts = sampler.sample(prompts_NP, generator)
+
+    With several versions answers begin with the first and change to each further one at a random
+    token. What was computed for them is computed again, as by an engine that keeps its requests.
     """
 
     def __init__(self, directory: Path) -> None:
         model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
         self._model = model.eval().requires_grad_(False)
         self._end = int(self._model.config.eos_token_id)
+        self._versions: Sequence[Weights] = ()
 
-    def load(self, weights: Weights) -> None:
+    def load(self, *versions: Weights) -> None:
         """Takes these weights; those tied to others need not be there."""
+        self._versions = versions if len(versions) > 1 else ()
+        self._replace(versions[0])
+
+    def _replace(self, weights: Weights) -> None:
         missing = self._model.load_state_dict(dict(weights), strict=False)
         assert not missing.unexpected_keys and set(missing.missing_keys) <= {"lm_head.weight"}
 
@@ -64,12 +77,29 @@ class Sampler:
     ) -> list[Rollout]:
         """Exact samples of the model's distribution; without a generator the likeliest tokens.
 
-        A rollout ends with the model's end, or with `stop`. Equal prompts are read once.
+        A rollout ends with the model's end, or with `stop`.
         """
-        prompts_MP, numbers_N = np.unique(prompts_NP, axis=0, return_inverse=True)
-        which_N, cache = torch.from_numpy(numbers_N), DynamicCache()
-        all_NV = self._after(torch.from_numpy(prompts_MP), cache)[which_N]
-        decoding = Decoding(self._model, cache, which_N, num_tokens=max_tokens)
+        if not self._versions:
+            return self._sample(prompts_NP, generator, max_tokens, stop, ())
+        found = []
+        for some_NP in np.array_split(prompts_NP, min(NUM_COHORTS, len(prompts_NP))):
+            size = (len(self._versions) - 1,)
+            swaps = torch.randint(1, max_tokens, size, generator=generator).sort().values.tolist()
+            self._replace(self._versions[0])
+            found += self._sample(some_NP, generator, max_tokens, stop, swaps)
+        return found
+
+    def _sample(
+        self,
+        prompts_NP: IntArray,
+        generator: torch.Generator | None,
+        max_tokens: int,
+        stop: int | None,
+        swaps: Sequence[int],
+    ) -> list[Rollout]:
+        """Samples with weights that change after these numbers of tokens; reads a prompt once."""
+        prompts_MP, which_N = np.unique(prompts_NP, axis=0, return_inverse=True)
+        all_NV, decoding = self._begin(prompts_MP, torch.from_numpy(which_N), max_tokens)
         is_done_N = torch.zeros(len(prompts_NP), dtype=torch.bool)
         tokens, logprobs = [], []
         while True:
@@ -84,7 +114,13 @@ class Sampler:
                 is_done_N |= chosen_N1[:, 0] == stop
             if len(tokens) == max_tokens or is_done_N.all():
                 break
-            all_NV = decoding.step(chosen_N1[:, 0]).log_softmax(-1)
+            if len(tokens) in swaps:
+                self._replace(self._versions[bisect_right(swaps, len(tokens))])
+                read_NL = np.hstack([prompts_NP, torch.stack(tokens, 1).clamp(min=0).numpy()])
+                places_N = torch.arange(len(prompts_NP))
+                all_NV, decoding = self._begin(read_NL, places_N, max_tokens - len(tokens))
+            else:
+                all_NV = decoding.step(chosen_N1[:, 0]).log_softmax(-1)
         tokens_NT, logprobs_NT = torch.stack(tokens, 1).numpy(), torch.stack(logprobs, 1).numpy()
         lengths_N = (tokens_NT >= 0).sum(1)
         return [
@@ -93,11 +129,20 @@ class Sampler:
                 tokens=row[:length],
                 logprobs=of_row[:length],
                 is_own=np.ones(length, dtype=np.bool_),
+                swaps=np.searchsorted(swaps, np.arange(length), side="right"),
             )
             for prompt, row, of_row, length in zip(
                 prompts_NP, tokens_NT, logprobs_NT, lengths_N, strict=True
             )
         ]
+
+    def _begin(
+        self, tokens_ML: IntArray, which_N: torch.Tensor, max_tokens: int
+    ) -> tuple[torch.Tensor, Decoding]:
+        """Reads M sequences; returns the log-probabilities after those that N rows continue."""
+        cache = DynamicCache()
+        all_NV = self._after(torch.from_numpy(tokens_ML), cache)[which_N]
+        return all_NV, Decoding(self._model, cache, which_N, num_tokens=max_tokens)
 
     def _after(self, tokens_NL: torch.Tensor, cache: DynamicCache) -> torch.Tensor:
         """Returns the log-probabilities of the token after each prompt, [N, V]."""

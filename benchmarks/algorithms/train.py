@@ -164,7 +164,7 @@ def _row(
             run=int(samples.runs[number]),
             reward=float(samples.rewards[number]),
         ),
-        versions=np.full(num_tokens, version, dtype=np.int32),
+        versions=(version + rollout.swaps).astype(np.int32),
     )
 
 
@@ -197,6 +197,8 @@ class TrialTrainer:
     job: TrialJob
     ranks: "Ranks"
     num_rows: int = NUM_ROWS
+    changes_amid_answers: bool = False
+    """True if answers begin with the oldest weights and end with the newest ones."""
     eval_interval: int | None = None
     """Steps between two points of the held-out curve; None for the usual number."""
 
@@ -224,7 +226,7 @@ class TrialTrainer:
         trained = 0.0
         for step in range(1, num_steps + 1):
             trained -= time.process_time()
-            sampler.load(kept[0])
+            sampler.load(*(kept if self.changes_amid_answers else (kept[0],)))
             batch, reward = maker.batch(sampler, step=step, version=step - len(kept))
             run.rewards.append(round(reward, 4))
             if batch.rows:

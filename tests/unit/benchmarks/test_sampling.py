@@ -26,6 +26,29 @@ def test_tokens_have_the_logprobs_that_a_forward_pass_gives_them(sampler: Sample
         np.testing.assert_allclose(rollout.logprobs, logprobs, atol=1e-4)
 
 
+def test_tokens_have_the_logprobs_of_the_version_that_drew_them(sampler: Sampler) -> None:
+    own = sampler.weights()
+    versions = [{name: tensor + 0.1 * age for name, tensor in own.items()} for age in range(3)]
+    try:
+        sampler.load(*versions)
+        rollouts = sampler.sample(
+            np.repeat(PROMPTS, 20, axis=0), torch.Generator().manual_seed(0), max_tokens=12
+        )
+        assert {swaps for one in rollouts for swaps in one.swaps.tolist()} == {0, 1, 2}
+        for number, version in enumerate(versions):
+            sampler.load(version)
+            found = sampler.logprobs(
+                [np.concatenate([one.prompt, one.tokens]) for one in rollouts], [3] * len(rollouts)
+            )
+            for rollout, logprobs in zip(rollouts, found, strict=True):
+                of_version = rollout.swaps == number
+                np.testing.assert_allclose(
+                    rollout.logprobs[of_version], logprobs[of_version], atol=1e-4
+                )
+    finally:
+        sampler.load(own)
+
+
 def test_an_answer_stops_after_its_end(sampler: Sampler) -> None:
     rollouts = sampler.sample(np.repeat(PROMPTS, 100, axis=0), torch.Generator().manual_seed(0))
     ended = [one.tokens.tolist() for one in rollouts if END in one.tokens]

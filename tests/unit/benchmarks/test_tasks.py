@@ -121,6 +121,7 @@ class Scripted:
                 tokens=tokens,
                 logprobs=np.full(len(tokens), -1.0, dtype=np.float32),
                 is_own=np.ones(len(tokens), dtype=np.bool_),
+                swaps=np.zeros(len(tokens), dtype=np.int64),
             )
             for prompt in prompts_NP
         ]
@@ -166,6 +167,7 @@ def test_two_turns_are_one_row() -> None:
         tokens=np.array([2, 3]),
         logprobs=np.array([-1.0, -2.0], dtype=np.float32),
         is_own=np.ones(2, dtype=np.bool_),
+        swaps=np.array([0, 1]),
     )
     both = joined(first, np.array([4]), first)
     assert both.tokens.tolist() == [2, 3, 4, 2, 3]
