@@ -125,12 +125,13 @@ class WeightGate:
 
     Invariant: weights change only while no run holds them. Runs that the loaded weights suit are
     admitted before any load, so an evaluation finishes before newer weights come; among the rest
-    the oldest weights are loaded first. Weights that are refused are reported, and are loaded as
-    soon as their trainer has written them again; runs that need lost ones end, or take newer ones.
+    the oldest weights are loaded first. While a run waits for an exact version, those of no exact
+    one wait behind it: calls of clients never end. Weights that are refused are reported, and are
+    loaded as soon as their trainer has written them again; runs that need lost ones end, or take
+    newer ones.
 
     With `keeps_requests` only runs of an exact version keep their weights: under others the newest
-    ones are loaded as soon as they are there. While a run waits for an exact version, others of no
-    exact one wait behind it.
+    ones are loaded as soon as they are there.
 
         async with gate.hold(assignment.required) as weights:
             ...  # the engine has `weights` until the block ends
@@ -198,8 +199,8 @@ class WeightGate:
                     async with asyncio.timeout(self._missing.seconds_left()):
                         await self._changed.wait()
                 self._changed.clear()
-                if self._settle_lost() or self._keeps_requests:
-                    await self._admit()
+                self._settle_lost()
+                await self._admit()
                 weights = self._next_in_flight() if self._holding else self._next()
                 self._report(weights)
                 if self._holding:
@@ -272,7 +273,7 @@ class WeightGate:
         """True if the loaded weights suit, and no run waits for an exact version before it."""
         if not required.matches(self.loaded):
             return False
-        return required.exact_version or not (self._keeps_requests and self._exact_ahead())
+        return required.exact_version or not self._exact_ahead()
 
     def _exact_ahead(self) -> list[WeightsRequirement]:
         """Returns exact requirements that wait for weights that are published, oldest first."""
@@ -317,16 +318,14 @@ class WeightGate:
         known = ", ".join(str(weights.id.version) for weights in self._published()) or "none"
         return MissingReason("trainer", f"to publish {name}; it keeps {known}")
 
-    def _settle_lost(self) -> bool:
-        """Ends runs whose weights are lost, or lets them take newer ones; True if any may."""
-        may_take_newer = False
+    def _settle_lost(self) -> None:
+        """Ends runs whose weights are lost, or lets them take newer ones."""
         for entered, required in list(self._waiting.items()):
             lost = self._lost_match(required)
             if lost is None or entered.done():
                 continue
             if required.takes_newer_if_lost:
                 self._waiting[entered] = replace(required, exact_version=False)
-                may_take_newer = True
             else:
                 entered.set_exception(
                     WeightsLost(
@@ -334,7 +333,6 @@ class WeightGate:
                         "there is no other copy"
                     )
                 )
-        return may_take_newer
 
     def _lost_match(self, required: WeightsRequirement) -> LostWeights | None:
         """Returns the lost weights that the run needs, unless others suit it."""

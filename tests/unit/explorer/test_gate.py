@@ -403,8 +403,12 @@ async def test_an_evaluation_of_newer_weights_lets_nothing_drain() -> None:
         assert (await evaluated).version == 2
 
 
-async def test_an_evaluation_of_older_weights_waits_for_runs_and_then_goes_first() -> None:
-    async with running_gate(0, 1, keeps_requests=True) as world:
+@pytest.mark.parametrize("keeps_requests", [False, True])
+async def test_an_evaluation_of_older_weights_waits_for_runs_and_then_goes_first(
+    keeps_requests: bool,
+) -> None:
+    """Calls of clients follow one another without end."""
+    async with running_gate(0, 1, keeps_requests=keeps_requests) as world:
         async with world.gate.hold(train(1)):
             evaluated = asyncio.create_task(enter(world.gate, exactly(0)))
             trained = asyncio.create_task(enter(world.gate, train(1)))
@@ -416,8 +420,12 @@ async def test_an_evaluation_of_older_weights_waits_for_runs_and_then_goes_first
         assert world.loads.done == [1, 0, 1]
 
 
-async def test_runs_go_on_when_an_evaluation_no_longer_waits() -> None:
-    async with running_gate(0, 1, keeps_requests=True) as world, world.gate.hold(train(1)):
+@pytest.mark.parametrize("keeps_requests", [False, True])
+async def test_runs_go_on_when_an_evaluation_no_longer_waits(keeps_requests: bool) -> None:
+    async with (
+        running_gate(0, 1, keeps_requests=keeps_requests) as world,
+        world.gate.hold(train(1)),
+    ):
         evaluated = asyncio.create_task(enter(world.gate, exactly(0)))
         trained = asyncio.create_task(enter(world.gate, train(1)))
         await let_others_run()
