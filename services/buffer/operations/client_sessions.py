@@ -10,10 +10,10 @@ import json
 import uuid
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from services.buffer.domain.stage import AssignmentKind, Stage
-from services.buffer.operations.explore_steps import load_queue
+from services.buffer.operations.explore_steps import load_queue, open_interval_evaluations
 from services.buffer.store.assignments import NewAssignment, assignment_id, insert_assignments
 from services.buffer.store.client_sessions import (
     hold_session,
@@ -155,6 +155,9 @@ async def commit_session(connection: Connection, key: StageKey, own_id: str) -> 
         total_explore_steps=max(stage.total_explore_steps, step),
         num_drawn=stage.num_drawn + len(groups),
     )
+    if stage.published is not None:
+        measured = replace(stage, explore_step=step, step_version=stage.published)
+        await open_interval_evaluations(connection, measured)
     await notify(connection, work_topic(key))
     num_single = sum(sum(map(len, calls)) == 1 for calls in groups.values())
     return CommittedCalls(step, len(groups), len(runs), num_single)

@@ -14,7 +14,7 @@ from tests.integration.buffer.harness import Buffer, talk_to
 from tests.integration.buffer.plans import rollout_plan
 from tests.integration.buffer.process import BufferProcess
 from tests.integration.buffer.test_sessions import COMMITTED, PROMPT, REJECTED, settle
-from tests.unit.config.builders import stage
+from tests.unit.config.builders import config, stage, write_rows
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.api.v1 import taskset_pb2
 from trinity.api.v1.experience_pb2 import SessionTurn
@@ -26,8 +26,8 @@ from trinity.runtime.session_ids import turn_id
 AGE = "UPDATE turn SET created_at = now() - interval '8 days' WHERE turn_id = %s"
 
 
-def clients_plan(name: str) -> StagePlan:
-    return stage(
+def clients_plan(name: str, **changes: object) -> StagePlan:
+    plan = config(
         buffer={
             "batch_size": 2,
             "total_steps": 4,
@@ -42,11 +42,12 @@ def clients_plan(name: str) -> StagePlan:
         },
         synchronizer={"sync_offset": 1},
     )
+    return stage(plan.model_dump(exclude_unset=True), **changes)
 
 
-async def begin(buffer: Buffer) -> str:
+async def begin(buffer: Buffer, /, **changes: object) -> str:
     name = f"calls-{uuid.uuid4()}"
-    await buffer.open(clients_plan(name))
+    await buffer.open(clients_plan(name, **changes))
     await buffer.begin()
     await buffer.record(0)
     return name
@@ -174,6 +175,31 @@ async def test_a_commit_is_an_explore_step_with_a_run_for_each_call(
     with psycopg.connect(shared_dsn) as connection:
         connection.execute(AGE, [made[4].id])
     assert not (await commit(buffer, session)).explore_step, "its content may be gone"
+
+
+async def test_evaluations_come_after_as_many_commits_where_weights_come_when_asked_for(
+    buffer: Buffer, tmp_path: Path
+) -> None:
+    held_out = {"name": "held_out", "path": write_rows(tmp_path / "a.jsonl", {"prompt": "a"})}
+    await begin(
+        buffer,
+        synchronizer={"sync_style": "trainer_driven"},
+        buffer={"explorer_input": {"eval_tasksets": [held_out]}},
+        explorer={"eval_on_startup": False, "eval_interval": 1},
+    )
+    token = str(uuid.uuid4())
+    session = (await opened(buffer, token, name="agent")).session_id
+    for number in range(2):
+        call = turn_of(buffer, session, token, number)
+        await settle(buffer, call)
+        await reward(buffer, session, [call], 1.0, str(number))
+        assert (await commit(buffer, session)).num_calls == 1
+    kinds = [(own.kind, own.required_version) for own in (await buffer.lease()).assignments]
+    assert sorted(kinds) == [
+        (pb.ASSIGNMENT_KIND_TRAIN, 0),
+        (pb.ASSIGNMENT_KIND_TRAIN, 0),
+        (pb.ASSIGNMENT_KIND_EVAL, 0),
+    ]
 
 
 async def test_its_queue_is_not_closed_and_other_stages_take_no_clients(
