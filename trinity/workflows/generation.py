@@ -326,6 +326,8 @@ class AttemptCalls:
         self._is_closed = False
         self.num_begun = 0
         """Calls that were made, whatever became of them."""
+        self.num_answers = 0
+        """Answers that were begun, over an address or not."""
         self.num_tokens = 0
         """Tokens of the answers to these calls."""
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import hashlib
-import itertools
 import json
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -113,7 +112,6 @@ class ModelWrapper(RatingModel):
         self._images, self._loading = images, asyncio.Lock()
         self._version, self._incarnation = weights
         self._seed_of_call = seed_of_call
-        self._numbers = itertools.count()
         self.max_answers: int | None = None
         """Answers after which calls are refused."""
         self.max_answered_tokens: int | None = None
@@ -315,24 +313,29 @@ class ModelWrapper(RatingModel):
         self, prompt: Prompt, options: "CallOptions", begin: int = 0
     ) -> list[Experience]:
         """Answers a prompt; `begin` is the number of answers to earlier prompts of the call."""
-        merged, numbers = self._begin_call(options)
+        merged, numbers = self._begin_call(options), self._new_numbers(options.n)
         calls = [replace(merged, seed=self._seed_of_call(number)) for number in numbers]
         answers = await self._draw(prompt, calls, options, begin)
         self._record(numbers, answers)
         return answers
 
-    def _begin_call(self, options: "CallOptions") -> tuple[SamplingParams, list[int]]:
-        """Checks a call; returns its sampling and the numbers of its answers.
-
-        Call it before any await, so that calls are numbered in the order in which they are made.
-        """
+    def _begin_call(self, options: "CallOptions") -> SamplingParams:
+        """Checks a call; returns its sampling."""
         self._calls.require_open()
         merged = apply_overrides(self._sampling, options.sampling)
         if self._ratio_warnings is not None:
             self._ratio_warnings.check(options.sampling)
-        numbers = list(itertools.islice(self._numbers, options.n))
-        _check_limits(self, numbers[-1])
-        return merged, numbers
+        return merged
+
+    def _new_numbers(self, count: int) -> range:
+        """Returns the numbers of new answers, in the order of calls if no await precedes this.
+
+        Raises: UserError if the run may not have so many more.
+        """
+        numbers = range(self._calls.num_answers, self._calls.num_answers + count)
+        _check_limits(self, numbers)
+        self._calls.num_answers += count
+        return numbers
 
     async def _draw(
         self, prompt: Prompt, calls: Sequence[SamplingParams], options: "CallOptions", begin: int
@@ -388,9 +391,11 @@ class ModelWrapper(RatingModel):
             return generation
 
 
-def _check_limits(model: ModelWrapper, number: int) -> None:
-    """Raises UserError if the answer of this number is beyond what its run may have."""
-    if model.max_answers is not None and number >= model.max_answers:
+def _check_limits(model: ModelWrapper, numbers: range) -> None:
+    """Raises UserError if answers of these numbers are beyond what their run may have."""
+    if not numbers:
+        return
+    if model.max_answers is not None and numbers.stop > model.max_answers:
         raise UserError(f"the model has given this run all of its {model.max_answers} answers")
     if (most := model.max_answered_tokens) is not None:
         given = sum(answer.sequence.response_length for answer in model.answers)

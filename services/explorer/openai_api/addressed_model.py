@@ -68,13 +68,14 @@ class AddressedModel(ModelWrapper):
         self, prompt: Prompt, options: CallOptions, begin: int = 0
     ) -> list[Experience]:
         """Answers a prompt with turns, once all of them are stored."""
-        sampling, numbers = self._begin_call(options)
+        sampling = self._begin_call(options)
         asked = self._asked(prompt, sampling, options)
         digest = prompt_digest(prompt.token_ids, sampling)
         slots = self._session.claim(asked.parent, digest, options.n)
         self._claimed += slots
-        for slot, number in zip(slots, numbers, strict=True):
-            slot.number = number if slot.number is None else slot.number
+        new = [slot for slot in slots if slot.number is None]
+        for slot, number in zip(new, self._new_numbers(len(new)), strict=True):
+            slot.number = number
         parts = (self._answer_in(slot, asked, begin + i) for i, slot in enumerate(slots))
         answers = await asyncio.gather(*parts)
         self._record([slot.number or 0 for slot in slots], answers)
@@ -143,6 +144,8 @@ class AddressedModel(ModelWrapper):
         for slot in self._claimed:
             slot.is_held = False
             slot.is_given = slot.is_given or is_answered
+            if not slot.is_begun:
+                self._session.drop(slot)
 
 
 @asynccontextmanager

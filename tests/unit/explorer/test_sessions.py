@@ -3,6 +3,8 @@
 import asyncio
 import gc
 import random
+import uuid
+from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,11 +19,12 @@ from services.explorer.openai_api.server import AttemptApiServer
 from services.explorer.openai_api.session import Session
 from services.explorer.types import CommitOutcome, ResultReport
 from tests.unit.explorer.builders import ArithmeticEngine, CharacterTokenizer
+from tests.unit.workflows.test_sessions import trained_of
 from trinity.api.v1.experience_pb2 import SessionTurn
 from trinity.errors import Unavailable
 from trinity.types import Experience, SamplingParams
-from trinity.workflows.answers import TurnNode
-from trinity.workflows.generation import ModelLimits
+from trinity.workflows.answers import TurnNode, close_session
+from trinity.workflows.generation import Generation, ModelLimits
 from trinity.workflows.model import ModelWrapper
 from trinity.workflows.turn_codec import encode_payload
 
@@ -82,6 +85,8 @@ class Run:
     api: AttemptApiServer
     shelf: Shelf
     engine: ArithmeticEngine = field(default_factory=ArithmeticEngine)
+    id: str = SESSION
+    secret: str = "s" * 32
     model: ModelWrapper = field(init=False)
 
     def begin(self) -> openai.AsyncOpenAI:
@@ -95,8 +100,8 @@ class Run:
             seed_of_call=lambda call: 100 + call,
             keeps_history=True,
         )
-        session = Session(session_id=SESSION, store=self.shelf, seed_of_turn=seed_of)
-        self.model.enable_api(self.api.register_attempt(self.model, session, secret="s" * 32))
+        session = Session(session_id=self.id, store=self.shelf, seed_of_turn=seed_of)
+        self.model.enable_api(self.api.register_attempt(self.model, session, secret=self.secret))
         return self.model.get_openai_async_client()
 
     @property
@@ -278,18 +283,39 @@ async def test_a_stream_whose_turn_is_refused_ends_with_an_error_and_no_end(run:
 async def test_a_client_that_left_before_the_commit_finds_its_answer(run: Run) -> None:
     run.shelf.held = True
     async with run.begin() as client:
-        leaving = asyncio.ensure_future(ask(client, "a"))
-        async with asyncio.timeout(WAIT_SECONDS):
-            await run.shelf.arrived.wait()
-        leaving.cancel()
-        await asyncio.gather(leaving, return_exceptions=True)
-        async with asyncio.timeout(WAIT_SECONDS):
-            while any(slot.is_held for slot in held_slots(run)):  # noqa: ASYNC110 - no event
-                await asyncio.sleep(0.01)
-        run.shelf.report()
+        await given_up(run, asyncio.ensure_future(ask(client, "a")))
         await ask(client, "a")
     assert len(run.engine.seeds) == 1
     assert len(run.shelf.turns) == 1
+
+
+async def test_a_limit_of_answers_counts_those_that_were_made(run: Run) -> None:
+    """Neither a refused call nor a retry of an answer that was not received is one."""
+    run.shelf.held = True
+    async with run.begin() as client:
+        run.model.max_answers = 2
+        with pytest.raises(openai.BadRequestError, match="all of its 2 answers"):
+            await ask(client, "a", n=3)
+        assert run.engine.seeds == []
+        for asked in ("a", "b"):
+            leaving = asyncio.ensure_future(ask(client, asked))
+            await given_up(run, leaving)
+            assert text_of(await ask(client, asked))
+        with pytest.raises(openai.BadRequestError, match="all of its 2 answers"):
+            await ask(client, "c")
+    assert len(run.engine.seeds) == len(run.answers) == len(run.model.session_turns) == 2
+
+
+async def given_up(run: Run, asking: "asyncio.Future[Any]") -> None:
+    """Waits until an answer is on its way; its client leaves, and then it is stored."""
+    async with asyncio.timeout(WAIT_SECONDS):
+        await run.shelf.arrived.wait()
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+        while any(slot.is_held for slot in held_slots(run)):  # noqa: ASYNC110 - no event
+            await asyncio.sleep(0.01)
+    run.shelf.arrived.clear()
+    run.shelf.report()
 
 
 def held_slots(run: Run) -> list[Any]:
@@ -420,3 +446,88 @@ async def test_a_response_goes_on_from_a_stored_one(run: Run) -> None:
         for name in (left_out.id, "resp_0", f"resp_{'0' * 32}"):
             with pytest.raises(openai.BadRequestError, match="not kept here"):
                 await client.responses.create(model="m", input="d", previous_response_id=name)
+
+
+async def test_a_request_that_names_another_run_reaches_its_own(run: Run) -> None:
+    other = Run(run.api, Shelf(), id=str(uuid.UUID(int=7)), secret="t" * 32)
+    async with run.begin() as client, other.begin() as its:
+        theirs = await its.responses.create(model="m", input="theirs")
+        names: Any = {
+            "extra_headers": {
+                "X-Claude-Code-Session-Id": other.id,
+                "session-id": other.secret,
+                "thread-id": theirs.id,
+            },
+            "extra_body": {
+                "prompt_cache_key": other.id,
+                "metadata": {"user_id": f'{{"session_id": "{other.id}"}}'},
+                "session_id": other.secret,
+            },
+        }
+        await ask(client, "a", **names)
+        own = await client.responses.create(model="m", input="b", **names)
+        for name in (theirs.id, theirs.id.replace("resp_", ""), other.id, other.secret):
+            with pytest.raises(openai.BadRequestError, match="not kept here"):
+                await client.responses.create(model="m", input="c", previous_response_id=name)
+        await client.responses.create(model="m", input="d", previous_response_id=own.id)
+    assert [turn.answer.prompt_text for turn in other.model.session_turns] == ["user:theirs\n"]
+    assert len(run.model.session_turns) == len(run.shelf.turns) == 3
+
+
+@dataclass
+class Logged(ArithmeticEngine):
+    """Writes down what it drew: each token, after all tokens before it."""
+
+    drawn: Counter[tuple[int, ...]] = field(default_factory=Counter)
+
+    async def generate(
+        self, prompt_token_ids: list[int], sampling: SamplingParams, **given: Any
+    ) -> Generation:
+        made = await super().generate(prompt_token_ids, sampling, **given)
+        whole = (*prompt_token_ids, *made.token_ids)
+        self.drawn.update(whole[:end] for end in range(len(prompt_token_ids) + 1, len(whole) + 1))
+        return made
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_what_an_agent_invents_is_context_and_what_was_drawn_is_trained_once(
+    run: Run, seed: int
+) -> None:
+    """It tells answers that the model never gave, and alters, moves and begins others."""
+    run.engine, chance = Logged(), random.Random(seed)
+    chats: list[list[str]] = [["a"]]
+    async with run.begin() as client:
+        for number in range(60):
+            chat = list(chance.choice(chats))
+            match chance.choice(("go on", "invent", "alter", "move", "begin", "text", "tokens")):
+                case "invent":
+                    chat += [chance.choice(("xyz", "4", "")), f"b{number}"]
+                case "alter" if len(chat) > 2:
+                    chat[1] = chance.choice((f"{chat[1]}x", chat[1][:-1], f" {chat[1]} "))
+                case "move" if len(chat) > 2:
+                    chat[1] = chance.choice([own[1] for own in chats if len(own) > 2])
+                case "begin":
+                    chat.append(chance.choice(("x", "xy")))
+                case "text" | "tokens" as kind:
+                    await _go_on_in_tokens(client, chance, run, as_text=kind == "text")
+                    continue
+            said = text_of(await ask(client, *chat))
+            chats.append([*chat, said, f"c{number}"] if len(chat) % 2 else [*chat[:-1]])
+    samples = close_session(run.model.session_turns).samples
+    assert Counter(trained_of(samples)) == run.engine.drawn
+
+
+async def _go_on_in_tokens(
+    client: openai.AsyncOpenAI, chance: random.Random, run: Run, *, as_text: bool
+) -> None:
+    """Goes on from the tokens of an earlier answer, or from some that differ at one place."""
+    turns = run.model.session_turns
+    tokens = chance.choice(turns).answer.sequence.tokens.tolist() if turns else [97]
+    if chance.random() < 0.5:
+        tokens[chance.randrange(len(tokens))] = 98
+    if as_text:
+        prompt = bytes(tokens).decode()
+        await client.completions.create(model="m", prompt=prompt, max_tokens=4)
+        return
+    body = {"token_ids": tokens, "sampling_params": {"max_tokens": 4}}
+    await client.post("../inference/v1/generate", body=body, cast_to=object)
