@@ -242,7 +242,7 @@ LOOPS: dict[str, dict[str, str]] = {
         ),
         "trinity/weights/process_group.py": "run_with_deadline",
         "trinity/weights/sending.py": "WeightsSender.__init__",
-        "trinity/workflows/agent_workflow.py": "_finished",
+        "trinity/workflows/agent_workflow.py": "_end_kept_in",
         "trinity/workflows/generation.py": "AttemptCalls._submitted",
         "trinity/workflows/hosting.py": "HostedRuns._hosted",
         "trinity/workflows/verl_agents.py": "_event_loop run_agent",

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from trinity.config.model_code_policy import agent_commands_are_allowed, check_agent_commands
 from trinity.errors import UserError
 from trinity.plugins import plugin_dirs_from_environment
-from trinity.runtime.process.child_process import OWN_IDENTITY
+from trinity.runtime.process.child_process import OWN_IDENTITY, kill_marked
 from trinity.runtime.process.sandbox import Sandbox, SandboxSpec, open_sandbox
 from trinity.types import Experience, JsonValue
 from trinity.workflows.answers import close_session
@@ -40,6 +40,7 @@ DRAIN_SECONDS = 1.0
 SAME_VARIABLES = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "VIRTUAL_ENV")
 """Variables that an agent shares with the explorer, whose other ones may be secrets."""
 PROMPT = "{prompt}"
+FOLDER_VARIABLE = "TRINITY_AGENT_FOLDER"
 Redact = Callable[[str], str]
 
 
@@ -255,28 +256,44 @@ async def _finished(
     program = shutil.which(command[0], path=environment.get("PATH"))
     if program is None:
         raise UserError(f"there is no program `{command[0]}` on the PATH of the explorer")
-    process = await asyncio.create_subprocess_exec(
-        *OWN_IDENTITY.command([program, *command[1:]], death_signal=signal.SIGKILL),
-        cwd=folder,
-        env=dict(environment),
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-        start_new_session=True,
-    )
-    assert process.stdout is not None
     said = bytearray()
-    reading = asyncio.create_task(_keep_end(process.stdout, said))
-    try:
-        code = await process.wait()
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        # Whoever has left the group may hold the pipe open.
-        await asyncio.wait([reading], timeout=DRAIN_SECONDS)
-        reading.cancel()
-        await process.wait()
+    async with _end_kept_in(said) as writing:
+        process = await asyncio.create_subprocess_exec(
+            *OWN_IDENTITY.command([program, *command[1:]], death_signal=signal.SIGKILL),
+            cwd=folder,
+            env={**environment, FOLDER_VARIABLE: str(folder)},
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=writing,  # a pipe of asyncio's would be waited for until all have closed it
+            stderr=asyncio.subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            code = await process.wait()
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            # Some have left the group, such as a server that an agent keeps its tools in.
+            await asyncio.to_thread(kill_marked, f"{FOLDER_VARIABLE}={folder}")
+            await process.wait()
     return code, bytes(said)
+
+
+@contextlib.asynccontextmanager
+async def _end_kept_in(said: bytearray) -> AsyncIterator[int]:
+    """Yields a pipe to write to; `said` gets the end of what is written."""
+    reading, writing = os.pipe()
+    output = asyncio.StreamReader()
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(output), os.fdopen(reading, "rb")
+    )
+    keeping = asyncio.create_task(_keep_end(output, said))
+    try:
+        yield writing
+    finally:
+        os.close(writing)
+        await asyncio.wait([keeping], timeout=DRAIN_SECONDS)
+        keeping.cancel()
+        transport.close()
 
 
 def _said(command: Sequence[str], code: int, text: str) -> str:

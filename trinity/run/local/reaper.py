@@ -3,7 +3,6 @@
 import ctypes
 import fcntl
 import os
-import signal
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -12,6 +11,7 @@ from pathlib import Path
 import psutil
 
 from trinity.errors import UserError
+from trinity.runtime.process.child_process import kill_marked
 
 _PR_SET_CHILD_SUBREAPER = 36
 _MARK = "TRINITY_LOCAL_JOB"
@@ -84,21 +84,7 @@ def job_environment(job_dir: Path) -> dict[str, str]:
 
 def kill_orphans_of_job(job_dir: Path) -> int:
     """Kills every process with this directory's mark; call it with the directory locked."""
-    mark = f"{_MARK}={job_dir}".encode()
-    numbers = [int(name) for name in os.listdir("/proc") if name.isdigit()]
-    return sum(_kill_if_marked(pid, mark) for pid in numbers if pid != os.getpid())
-
-
-def _kill_if_marked(pid: int, mark: bytes) -> bool:
-    with suppress(OSError):  # gone meanwhile, or owned by another user
-        descriptor = os.pidfd_open(pid)
-        try:
-            if mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
-                signal.pidfd_send_signal(descriptor, signal.SIGKILL)
-                return True
-        finally:
-            os.close(descriptor)
-    return False
+    return kill_marked(f"{_MARK}={job_dir}")
 
 
 class JobLock:

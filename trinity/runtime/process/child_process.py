@@ -25,6 +25,27 @@ def module_command(module: str, *arguments: str, python: str = sys.executable) -
     return [python, "-P", "-m", module, *arguments]
 
 
+def kill_marked(mark: str) -> int:
+    """Kills all other processes that were started with `mark`, a variable and its value.
+
+    Processes give it on to those that they start, also to those that leave their group and parent.
+    """
+    numbers = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    return sum(_kill_if_marked(pid, mark.encode()) for pid in numbers if pid != os.getpid())
+
+
+def _kill_if_marked(pid: int, mark: bytes) -> bool:
+    with contextlib.suppress(OSError):  # gone meanwhile, or owned by another user
+        descriptor = os.pidfd_open(pid)
+        try:
+            if mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+                signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+                return True
+        finally:
+            os.close(descriptor)
+    return False
+
+
 @dataclass(frozen=True, slots=True)
 class Identity:
     """A way to execute a command; `owner` is the user and group that its files will belong to."""

@@ -161,21 +161,29 @@ async def test_after_so_many_tokens_the_model_answers_no_more(
     assert len(asked.model.history) == calls
 
 
-async def test_what_an_agent_has_started_ends_with_its_run(asked: Asked, tmp_path: Path) -> None:
+@pytest.mark.parametrize("ends", [True, False])
+async def test_what_an_agent_has_started_ends_with_its_run(
+    asked: Asked, tmp_path: Path, ends: bool
+) -> None:
+    """Also what has left its group, as servers do that agents keep their tools in.
+
+    Whatever holds its output does not keep it from its end.
+    """
     pids = tmp_path / "pids"
     forks = (
         "import os, subprocess, sys, time\n"
-        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
-        f"open({str(pids)!r}, 'w').write(f'{{os.getpid()}} {{child.pid}}')\n"
-        "time.sleep(600)"
+        "sleep = [sys.executable, '-c', 'import time; time.sleep(600)']\n"
+        "children = [subprocess.Popen(sleep, start_new_session=b).pid for b in (False, True)]\n"
+        f"open({str(pids)!r}, 'w').write(' '.join(map(str, [os.getpid(), *children])))\n"
+        + ("" if ends else "time.sleep(600)")
     )
-    going_on = asyncio.create_task(run(asked, forks))
-    while not pids.exists() or len(pids.read_text().split()) < 2:
+    asked.will_say("ok")
+    going_on = asyncio.create_task(run(asked, f"{ASKING}\nask('a')\n{forks}"))
+    while not pids.exists() or len(pids.read_text().split()) < 3:  # noqa: ASYNC110
         await asyncio.sleep(0.05)
-        assert not going_on.done()
-    going_on.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await going_on
+    if not ends:
+        going_on.cancel()
+    await asyncio.wait([going_on])
     for pid in map(int, pids.read_text().split()):
         while is_alive(pid):  # noqa: ASYNC110  # its parent was killed with it
             await asyncio.sleep(0.05)
