@@ -131,7 +131,8 @@ bench: setup  ## Every benchmark that needs no GPU, some hours; the results go t
 	$(BIN)/python -m benchmarks.main_job
 	$(BIN)/python -m benchmarks.overhead
 	$(BIN)/python -m benchmarks.overhead.beside_trl
-	$(BIN)/python -m benchmarks.squares
+	$(BIN)/python -m benchmarks.learning squares
+	$(BIN)/python -m benchmarks.learning hubs
 	$(BIN)/python -m benchmarks.asynchrony
 	$(BIN)/python -m benchmarks.command_line
 	$(BIN)/python -m benchmarks.packing

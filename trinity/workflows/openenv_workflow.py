@@ -19,16 +19,17 @@ class OpenEnvWorkflow(HubWorkflow):
     """Plays an episode of an environment; the reward is the sum over its steps.
 
     `path` is a file with an `app`, the folder of an environment (`openenv.yaml`), or the address
-    where one runs. A task is a seed, of which there are `num_tasks`, or arguments of `reset` from
-    the list `resets`. The model sees each observation as a user's message: its only field as text,
-    else all as JSON. An answer is an action: a JSON object, or the value of the only field. One
-    that is no action ends the episode, as `max_steps` answers do. The taskset's
-    `format.system_prompt` comes first; without it the schema of an action.
+    where one runs. A task is a seed, of which there are `num_tasks` from `first_seed` on, or
+    arguments of `reset` from the list `resets`. The model sees each observation as a user's
+    message: its only field as text, else all as JSON. An answer is an action: a JSON object, or the
+    value of the only field. One that is no action ends the episode, as `max_steps` answers do. The
+    taskset's `format.system_prompt` comes first; without it the schema of an action.
     """
 
     hub = "openenv"
     usual_args: ClassVar[Mapping[str, JsonValue]] = {
         "num_tasks": None,
+        "first_seed": 0,
         "resets": None,
         "max_steps": 20,
     }

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -125,7 +126,9 @@ async def test_what_episodes_of_verifiers_need_is_said(tmp_path: Path) -> None:
 
 async def test_an_environment_of_openenv_is_read_and_played(asked: Asked) -> None:  # noqa: F811
     place = HubPlace("openenv", str(EXAMPLES / "openenv" / "sums.py"), {"num_tasks": 2})
+    held_out = replace(place, arguments={"num_tasks": 1, "first_seed": 2})
     assert (await rows_of(place)).splitlines() == [b'{"seed": 0}', b'{"seed": 1}']
+    assert (await rows_of(held_out)).splitlines() == [b'{"seed": 2}']
     task = task_of({"seed": 0})
     task.source = str(place)
     task.format_args.system_prompt = ""
@@ -146,6 +149,11 @@ async def test_an_environment_of_openenv_is_read_and_played(asked: Asked) -> Non
         ("owner/name", {"num_tasks": 1}, "is no file or folder here: clone it"),
         (str(EXAMPLES / "openenv"), {"num_tasks": 1}, "has no openenv.yaml"),
         (str(EXAMPLES / "openenv" / "sums.py"), {}, "has no task set"),
+        (
+            str(EXAMPLES / "openenv" / "sums.py"),
+            {"num_tasks": 1, "first_seed": "a"},
+            "no whole number from 0 on",
+        ),
         ("http://127.0.0.1:9", {"num_tasks": 1}, "does not give its schema"),
         (str(EXAMPLES / "verifiers" / "sums.py"), {"num_tasks": 1}, "OpenEnv cannot load"),
     ],

@@ -16,7 +16,7 @@ from trinity.runtime.shipped import shipped
 
 HUBS: Mapping[str, tuple[str, ...]] = {
     "verifiers": ("env", "num_tasks"),
-    "openenv": ("num_tasks", "resets"),
+    "openenv": ("num_tasks", "first_seed", "resets"),
 }
 """Hubs, which are workflows of the same name, with the `workflow_args` that decide on the rows."""
 HUBS_VARIABLE = "TRINITY_HUBS"

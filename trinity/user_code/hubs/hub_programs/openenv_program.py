@@ -154,7 +154,10 @@ def _resets(arguments: dict[str, Any]) -> list[dict[str, Any]]:
                 "an environment of OpenEnv has no task set: give `workflow_args.num_tasks`, which "
                 "are as many seeds, or `resets`, a list of arguments of its `reset`"
             )
-        return [{"seed": seed} for seed in range(number)]
+        first = arguments.get("first_seed") or 0
+        if not isinstance(first, int) or first < 0:
+            raise CannotLoad("`workflow_args.first_seed` is no whole number from 0 on")
+        return [{"seed": first + place} for place in range(number)]
     if not isinstance(resets, list) or not all(isinstance(each, dict) for each in resets):
         raise CannotLoad("`workflow_args.resets` is no list of arguments of `reset`")
     return resets if number is None else resets[:number]
