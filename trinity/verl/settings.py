@@ -447,7 +447,7 @@ def _read_word(
 
 def _starts(script: Script, line: int | None) -> list[Command]:
     """Returns the commands that start veRL, those on the line if there are any."""
-    found = [command for command in script.commands if _starts_verl(command)]
+    found = [command for command in dict.fromkeys(script.commands) if _starts_verl(command)]
     return [command for command in found if command.line == line] or found
 
 

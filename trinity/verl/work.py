@@ -11,6 +11,7 @@ from trinity.errors import UserError
 from trinity.verl.checkout import Checkout
 from trinity.verl.key_table import find_row
 from trinity.verl.settings import VerlSetting, VerlSettings
+from trinity.verl.shell.variables import UNKNOWN
 from trinity.verl.values import JsonValue
 from trinity.verl.written_rows import WrittenRows
 
@@ -297,14 +298,16 @@ class Conversion:
     def integer(self, verl: str, default: int) -> int:
         """Takes the number that a key holds, or its default.
 
-        A value that waits for a variable is reported, with veRL's default until it is given.
+        A value that waits for a variable or for running the script is reported, with veRL's default
+        until it is given.
         Raises: UserError if it is not a number, as the arithmetic of batches needs one.
         """
         setting = self.settings.take(verl)
         if setting is None or setting.value is None:
             return default
-        if names := _VARIABLE.findall(str(setting.value)):
-            give = " ".join(f"--env {name}=<number>" for name in names)
+        names = _VARIABLE.findall(str(setting.value))
+        if names or setting.value == UNKNOWN:
+            give = " ".join(f"--env {name}=<number>" for name in names) or f"{verl}=<number>"
             answer = f"give {give}: until then veRL's default of {default} stands here"
             self.report.missing.append((setting, answer))
             return default

@@ -118,16 +118,19 @@ def test_a_number_that_waits_for_a_variable_is_named_and_the_rest_converted(
     tmp_path: Path,
 ) -> None:
     key = "actor_rollout_ref.rollout.tensor_model_parallel_size"
-    found = of_script(tmp_path, f"{key}=$TP_SIZE", "data.max_prompt_length=64")
+    batch = "data.train_batch_size=$((8 * NODES))"
+    found = of_script(tmp_path, f"{key}=$TP_SIZE", batch, "data.max_prompt_length=64")
     assert f"{key}=${{oc.env:TP_SIZE}}" in reasons(found)
     assert "give --env TP_SIZE=<number>" in reasons(found)
+    assert "give data.train_batch_size=<number>: until then" in reasons(found)
     assert "max_prompt_tokens: 64" in found.yaml
 
 
 def test_each_start_of_a_script_is_read(tmp_path: Path) -> None:
     start = "python3 -m verl.trainer.main_ppo data.train_batch_size="
     path = tmp_path / "run.sh"
-    path.write_text(f"{start}8\nfor n in 16 32; do\n{start}$n\ndone\n")
+    again = f"for again in 1 2; do {start}8; done"
+    path.write_text(f"{again}\nfor n in 16 32; do\n{start}$n\ndone\n")
     sizes = [settings.peek("data.train_batch_size") for settings in read_starts([str(path)])]
     assert sizes == [8, 16, 32]
     of_loop = read_starts([str(path), "data.seed=1"], line=3)

@@ -307,6 +307,9 @@ def test_a_process_in_the_place_of_a_file_is_one_word() -> None:
         f"sbatch --wrap='{START}'",
         f'CMD="{START}"\neval "$CMD"',
         f"ray job submit --address=a -- {START}",
+        f"if ! {START}; then exit 1; fi",
+        f"until {START}; do sleep 60; done",
+        f"exec > >(tee a.log) 2> >(tee b.log >&2)\nenv A=1 {START}",
     ],
 )
 def test_a_start_within_another_command_is_read(written: str) -> None:
@@ -329,6 +332,10 @@ def test_a_text_that_is_only_shown_is_no_start(written: str) -> None:
         ("for s in $(seq 2 3)", ["2", "3"]),
         ("for s in $(seq 5 -2 1)", ["5", "3", "1"]),
         ("for s in x", ["x"]),
+        ("for s in {1..6..2}", ["1", "3", "5"]),
+        ("for s in {5..1..4}", ["5", "1"]),
+        ("for s in {7,9}", ["7", "9"]),
+        ("for ((s=0; s<2; ++s))", ["0", "1"]),
         ("for ((s=1; s<=5; s+=2))", ["1", "3", "5"]),
         ("for ((s=0; s<NUM; s++))", ["0"]),
         ("while read s", ["${oc.env:s}"]),
@@ -337,6 +344,12 @@ def test_a_text_that_is_only_shown_is_no_start(written: str) -> None:
 def test_a_loop_over_words_is_read_once_for_each(header: str, expected: list[str]) -> None:
     found = starts(f"{header}; do {START} data.seed=$s; done")
     assert [texts[-1] for texts in found] == [f"data.seed={value}" for value in expected]
+
+
+@as_subtests("condition", ["while [ $s -lt 3 ]", "until ((s == 3))"])
+def test_a_loop_that_counts_is_read_until_its_condition_ends_it(condition: str) -> None:
+    found = starts(f"s=1; {condition}; do {START} data.seed=$s; ((++s)); done; start $s")
+    assert [texts[-1] for texts in found] == ["data.seed=1", "data.seed=2"]
 
 
 def test_break_and_continue_leave_a_loop() -> None:
@@ -354,7 +367,7 @@ def test_a_sourced_file_of_the_repository_is_read_and_others_are_not(tmp_path: P
     (tmp_path / "project" / "env.sh").write_text("N=7\nsource env.sh\nstart again")
     (tmp_path / "outside.sh").write_text("N=9")
     path = tmp_path / "project" / "scripts" / "run.sh"
-    text = "source env.sh\n. ../../outside.sh\nstart $N"
+    text = "[ -f env.sh ] && source env.sh\n. ../../outside.sh\nstart $N"
     found = read_script(text, str(path))
     assert [word.text for word in found.commands[-1].words] == ["start", "7"]
     assert {command.line for command in found.commands[:-1]} == {1}
@@ -373,3 +386,22 @@ def test_a_script_of_the_repository_that_is_run_is_read_with_its_arguments(tmp_p
     assert [command.words[-2].text for command in starts] == ["data.seed=1", "data.seed=2"]
     assert {command.line for command in starts} == {3}
     assert [word.text for word in found.commands[-1].words] == ["start", "0", "34"]
+
+
+@as_subtests(
+    "command",
+    [
+        "nohup bash train.sh 9 > log 2>&1 &",
+        "srun --nodes=2 bash -x train.sh 9",
+        "./train.sh 9",
+        "sbatch --nodes=2 train.sh 9",
+        'docker run image bash -c "cd /w && bash train.sh 9"',
+        'tmux send-keys "bash train.sh 9" Enter',
+    ],
+)
+def test_another_script_is_read_however_it_is_run(command: str, tmp_path: Path) -> None:
+    (tmp_path / "setup.py").touch()
+    (tmp_path / "train.sh").write_text(f"{START} data.seed=$1")
+    found = read_script(f"cp train.sh b.sh\n{command}", str(tmp_path / "run.sh"))
+    starts = [command for command in found.commands if command.words[0].text == "python3"]
+    assert [command.words[-1].text for command in starts] == ["data.seed=9"]

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -30,8 +31,8 @@ _ASSIGNMENT = re.compile(
 )
 _ELEMENT = re.compile(r"\[(?P<key>[^\]]+)\]=(?P<value>.*)", re.DOTALL)
 _COMPUTED = re.compile(
-    r"\s*(?P<name>[A-Za-z_]\w*)\s*"
-    r"(?:(?P<step>\+\+|--)\s*|(?P<sign>[-+*/%]?)=(?!=)(?P<value>.+))",
+    r"\s*(?P<before>\+\+|--)?\s*(?P<name>[A-Za-z_]\w*)\s*"
+    r"(?(before)|(?:(?P<step>\+\+|--)\s*|(?P<sign>[-+*/%]?)=(?!=)(?P<value>.+)))",
     re.DOTALL,
 )
 """Arithmetic that sets a variable."""
@@ -39,17 +40,17 @@ _OF_FUNCTIONS = {"local", "declare", "typeset"}
 _MAX_DEPTH = 20
 """Calls of functions within one another that are followed."""
 _QUIET = {"set", "exit", "return", "break", "continue", "wait", "trap", "shopt", ":"}
-_INTERPRETERS = {"bash", "sh", "zsh"}
-_SHELLS = _INTERPRETERS | {"apptainer", "docker", "eval", "podman", "sbatch", "screen"}
+_INTERPRETERS = {"bash", "sbatch", "sh", "zsh"}
+_SHELLS = _INTERPRETERS | {"apptainer", "docker", "eval", "podman", "screen"}
 _SHELLS |= {"singularity", "srun", "ssh", "tmux"}
 """Commands among whose words may be one that is a script."""
 _WRAP = "--wrap="
 """The option of `sbatch` that holds a script."""
-_STARTS = re.compile(r"\b(python\d?|torchrun|accelerate|deepspeed)\b.*=", re.DOTALL)
+_STARTS = re.compile(r"\b(python\d?|torchrun|accelerate|deepspeed)\b.*=|\.sh\b", re.DOTALL)
 """A script in a word, as far as it could start veRL."""
 _MAX_ITERATIONS = 32
-_COUNTED = re.compile(r"\{(-?\d+)\.\.(-?\d+)\}")
-"""`{1..3}`."""
+_COUNTED = re.compile(r"\{(-?\d+)\.\.(-?\d+)(?:\.\.-?(\d+))?\}|\{([^{}$]+,[^{}$]+)\}")
+"""`{1..3}`, `{1..9..2}` and `{1,3}`."""
 _MAX_BYTES = 2**20
 _TOP_FILES = (".git", "setup.py", "pyproject.toml")
 """Files that mark the top of a repository."""
@@ -187,6 +188,8 @@ class _Interpreter:
         if first in ("true", ":", "false"):
             return first != "false"
         self.variables.note_guess(words)
+        if _STARTS.search(" ".join(word.text for word in words)):
+            self._keep(words, ())
         return False
 
     def _test(self, words: tuple[Token, ...]) -> bool:
@@ -199,9 +202,10 @@ class _Interpreter:
     def _result(self, words: tuple[Token, ...]) -> bool | None:
         """The result of a test; None if its texts do not decide it."""
         inside = words[1:] if words[0].text == "test" else words[1:-1]
-        return evaluate_condition(
-            [self._expander.text(word, unset_is_empty=True) for word in inside if word.text != "\n"]
-        )
+        texts = [self._expander.text(word, unset_is_empty=True) for word in inside]
+        if texts[:-1] == ["-f"] and _file_beside(texts[-1], Path(self._name)):
+            return True
+        return evaluate_condition([text for text in texts if text != "\n"])
 
     def arithmetic(self, written: str, line: int) -> bool:
         """Decides a condition of arithmetic."""
@@ -221,8 +225,8 @@ class _Interpreter:
         if found is None:
             return evaluate_arithmetic(inside, value_of)
         before, name = f"{found['name']} ", found["name"]
-        if found["step"]:
-            written = f"{before}{found['step'][0]} 1"
+        if step := found["before"] or found["step"]:
+            written = f"{before}{step[0]} 1"
         else:
             written = (
                 f"{before}{found['sign']} ({found['value']})" if found["sign"] else found["value"]
@@ -243,7 +247,8 @@ class _Interpreter:
                 return
 
     def _loop(self, node: LoopCommand) -> None:
-        if node.condition is not None and self._known(node.condition) is node.ends_when:
+        if node.condition is not None:
+            self._repeat(node, node.condition)
             return
         values = [field for word in node.words for field in _values(word, self._expander)]
         if node.variable and not node.variable.startswith("((") and values:
@@ -254,6 +259,19 @@ class _Interpreter:
             return
         self.variables.note(node.line, "only the first iteration of the loop is read")
         self.iteration(node)
+
+    def _repeat(self, node: LoopCommand, condition: CommandList) -> None:
+        """Reads a loop until its condition ends it, once if only running could tell."""
+        for _ in range(_MAX_ITERATIONS):
+            value = self._known(condition)
+            if value is node.ends_when:
+                return
+            if value is None:
+                self._decide(condition)
+                self.variables.note(node.line, "only the first iteration of the loop is read")
+            if not self.iteration(node) or value is None:
+                return
+        self.note_limit(node)
 
     def _iterate(self, node: LoopCommand, name: str, values: list[ExpandedField]) -> None:
         for value in values[:_MAX_ITERATIONS]:
@@ -283,6 +301,9 @@ class _Interpreter:
         match condition.nodes:
             case (SimpleCommand(words),) if words[0].text in ("[", "[[", "test"):
                 return self._result(words)
+            case (SimpleCommand(words),) if words[0].text.startswith("(("):
+                with suppress(ValueError):
+                    return bool(self._compute(words[0].text[2:-2], words[0].line))
         return None
 
     def let(self, written: str, line: int) -> None:
@@ -389,12 +410,12 @@ class _Interpreter:
         if not fields:
             return
         self.commands.append(Command(fields))
-        if not {field.text.rpartition("/")[2] for field in fields} & _SHELLS:
-            return
-        for field in fields:
+        names = [field.text.rpartition("/")[2] for field in fields]
+        for field in fields if _SHELLS.intersection(names) else ():
             self._follow(field)
-        if fields[0].text in _INTERPRETERS and fields[1:] and fields[1].text.endswith(".sh"):
-            _run_script(self, fields[1:], given)
+        at = next((i for i, name in enumerate(names) if name.endswith(".sh")), len(names))
+        if fields[at:] and (at == 0 or _INTERPRETERS.intersection(names[:at])):
+            _run_script(self, fields[at:], given)
 
     def _follow(self, field: ExpandedField) -> None:
         """Reads a script that is one word of a command such as `tmux` or `bash -c`."""
@@ -474,9 +495,11 @@ def _values(word: Token, expander: Expander) -> list[ExpandedField]:
     """The fields of a word in the header of a loop, where `{1..3}` are three."""
     if (found := _COUNTED.fullmatch(word.text)) is None:
         return expander.fields(word)
+    if found[4]:
+        return [ExpandedField(text, word.line) for text in found[4].split(",")]
     first, last = int(found[1]), int(found[2])
-    step = 1 if first <= last else -1
-    numbers = range(first, last + step, step)[: _MAX_ITERATIONS + 1]
+    step = (int(found[3] or 1) or 1) * (1 if first <= last else -1)
+    numbers = range(first, last + step // abs(step), step)[: _MAX_ITERATIONS + 1]
     return [ExpandedField(str(number), word.line) for number in numbers]
 
 
