@@ -200,7 +200,6 @@ def keys(job: AdoptedJob, work: Path) -> list[str]:
         f"checkpoint_root_dir={work}/checkpoints",
         f"model.model_path={work}/model",
         "model.max_response_tokens=80",
-        "model.max_model_len=1024",
         "buffer.batch_size=2",
         "buffer.explorer_input.eval_tasksets=[]",
         f"{taskset}.path={work}",

@@ -51,6 +51,7 @@ VERL_KEYS = (
 )
 HERE = (
     "cluster.gpu_per_node=0",
+    f"model.max_model_len={MAX_LENGTH}",
     "explorer.rollout_model.dtype=float32",
     "explorer.rollout_model.enforce_eager=true",
     "explorer.eval_on_startup=false",

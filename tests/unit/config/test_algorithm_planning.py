@@ -201,7 +201,7 @@ def test_a_row_that_no_micro_batch_holds_is_one_of_its_own() -> None:
 
 def test_arguments_of_trinity_rfts_mixed_losses_have_no_effect() -> None:
     given: dict[str, object] = {"mu": 0.2, "ngpus_trainer": 4, "train_batch_size_expert": 64}
-    given["repeat_times"] = 8
+    given |= {"repeat_times": 8, "read_batch_size_expert": 64}
     changes = {"algorithm_type": "mix", "repeat_times": 8, "policy_loss_fn_args": given}
     plan = plan_experiment(config(GRPO, algorithm=changes, buffer=EXPERTS))
     assert plan.stages[0].algorithm.policy_loss_fn_args["mu"] == 0.2

@@ -55,6 +55,8 @@ _CUT = frozenset(
         "ngpus_trainer",
         "train_batch_size_usual",
         "train_batch_size_expert",
+        "read_batch_size_usual",
+        "read_batch_size_expert",
     }
 )
 ARGUMENTS_WITHOUT_EFFECT: Mapping[str, frozenset[str]] = {"mix": _CUT, "mix_chord": _CUT}

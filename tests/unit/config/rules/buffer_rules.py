@@ -148,5 +148,8 @@ TRAINER = [
         told(name, at(f"model.{name}", value), NO_EFFECT, name)
         for name, value in (("fully_sharded_loras", True), ("max_cpu_loras", 2))
     ),
-    told("sft_warmup_steps", at("trainer.sft_warmup_steps", 5), PLANNED, "`algorithm_type: sft`"),
+    *(
+        told(key, at(f"{key}.sft_warmup_steps", 5), PLANNED, "`algorithm_type: sft`")
+        for key in ("trainer", "buffer.trainer_input")
+    ),
 ]

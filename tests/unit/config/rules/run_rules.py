@@ -128,6 +128,13 @@ THE_RUN = [
 
 OLDER = [
     follows(
+        "rows of an expert",
+        at("buffer.trainer_input.sft_warmup_dataset", {"path": "/d", "algorithm_type": "sft"}),
+        lambda plan: [rows.name for rows in plan.auxiliary_buffers] == ["sft_dataset"],
+        told=RENAMED,
+        said="auxiliary_buffers.sft_dataset",
+    ),
+    follows(
         "a null is no other value",
         deep_merge(
             at(f"{INPUT}.default_workflow_type", None),
