@@ -87,7 +87,8 @@ def check_override(
     nested = override.get(NESTED_OVERRIDE)
     known = config.to_dict()
     for key, value in (nested if isinstance(nested, dict) else override).items():
-        if key in NOT_OF_THE_MODEL or key in ROPE_KEYS:
+        is_off = is_dropout(key) and value == 0  # also of a model without this dropout
+        if key in NOT_OF_THE_MODEL or key in ROPE_KEYS or is_off:
             continue
         where = f"`{section}.override_config.{key}`"
         if key not in known:

@@ -21,6 +21,7 @@ from verl.utils.model import update_model_config
 
 from services.trainer.backend.config_overrides import (
     check_attention,
+    check_override,
     load_config,
     name_key_value_heads,
     supports_sdpa,
@@ -53,6 +54,13 @@ def test_each_dropout_of_a_model_is_off(tmp_path: Path) -> None:
 
 def test_a_model_without_dropout_is_left_as_it_is(tmp_path: Path) -> None:
     assert without_dropout(load_config(saved(tmp_path, Qwen2Config()))) == {}
+
+
+def test_a_key_that_a_model_has_not_is_refused_unless_it_is_a_dropout_of_0() -> None:
+    check_override({"embd_pdrop": 0.0, "attention_dropout": 0.1}, Qwen2Config(), "trainer")
+    for key, value in (("embd_pdrop", 0.1), ("rms_nrm_eps", 0.0)):
+        with pytest.raises(UserError, match=f"`trainer.override_config.{key}` is no key"):
+            check_override({key: value}, Qwen2Config(), "trainer")
 
 
 def test_names_of_labels_are_not_taken_for_dropouts(tmp_path: Path) -> None:
