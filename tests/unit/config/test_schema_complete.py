@@ -62,4 +62,5 @@ def test_every_key_has_a_meaning_a_type_and_a_reason_if_it_does_not_act() -> Non
 
 
 def _exists(key: str) -> bool:
-    return key in KNOWN or "extra_engine_args" in key or section_at((key,), Config) is not None
+    section = section_at(tuple(key.split(".")), Config)
+    return key in KNOWN or "extra_engine_args" in key or section is not None

@@ -129,7 +129,10 @@ THE_RUN = [
 OLDER = [
     follows(
         "rows of an expert",
-        at("buffer.trainer_input.sft_warmup_dataset", {"path": "/d", "algorithm_type": "sft"}),
+        {
+            "algorithm": {"algorithm_type": "mix"},
+            "buffer": {"trainer_input": {"sft_warmup_dataset": {"path": "/d"}}},
+        },
         lambda plan: [rows.name for rows in plan.auxiliary_buffers] == ["sft_dataset"],
         told=RENAMED,
         said="auxiliary_buffers.sft_dataset",
@@ -151,6 +154,7 @@ OLDER = [
             ("buffer.buffer_dir", "x", NO_EFFECT, "buffer_dir"),
             ("buffer.pad_token_id", 3, NO_EFFECT, "pad_token_id"),
             ("buffer.read_batch_size", 3, RENAMED, "buffer.train_batch_size"),
+            ("buffer.trainer_input.experience_buffer.algorithm_type", "a", NO_EFFECT, "follows"),
             ("explorer.collect_experiences", True, NO_EFFECT, "always kept"),
             ("explorer.rollout_model.enable_prompt_truncation", False, RENAMED, "model.enable"),
             ("explorer.rollout_model.use_v1", False, NO_EFFECT, "one engine"),
