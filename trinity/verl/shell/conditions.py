@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
+from pathlib import Path
 
 _NUMBERS: dict[str, Callable[[int, int], bool]] = {
     "-eq": lambda a, b: a == b,
@@ -11,18 +12,22 @@ _NUMBERS: dict[str, Callable[[int, int], bool]] = {
     "-gt": lambda a, b: a > b,
     "-ge": lambda a, b: a >= b,
 }
+_MAX_BYTES = 2**20
+_TOP_FILES = (".git", "setup.py", "pyproject.toml")
+"""Files that mark the top of a repository."""
 
 
-def evaluate_condition(words: Sequence[str]) -> bool | None:
-    """True if a condition holds; None if the texts alone do not decide it."""
-    return _Condition(list(words)).result()
+def evaluate_condition(words: Sequence[str], script: Path) -> bool | None:
+    """True if a condition holds; None if its texts and the script's repository do not decide it."""
+    return _Condition(list(words), script).result()
 
 
 class _Condition:
     """Parser of a disjunction of conjunctions of comparisons, from left to right."""
 
-    def __init__(self, words: list[str]) -> None:
+    def __init__(self, words: list[str], script: Path) -> None:
         self._words = words
+        self._script = script
 
     def result(self) -> bool | None:
         """The condition's value; None if it is undecided, or if words are left over."""
@@ -60,7 +65,7 @@ class _Condition:
         if len(words) >= 2 and words[0].startswith("-"):
             operator, text = words[:2]
             del words[:2]
-            return _ask(operator, text)
+            return _ask(operator, text, self._script)
         return bool(words.pop(0)) if words else False
 
     def _take(self, *operators: str) -> bool:
@@ -83,7 +88,24 @@ def _compare(left: str, operator: str, right: str) -> bool | None:
     return fnmatchcase(left, right) == (operator != "!=")
 
 
-def _ask(operator: str, text: str) -> bool | None:
+def _ask(operator: str, text: str, script: Path) -> bool | None:
     if operator in ("-z", "-n"):
         return (not text) == (operator == "-z")
+    return True if operator == "-f" and file_beside(text, script) else None
+
+
+def file_beside(wanted: str, script: Path) -> Path | None:
+    """The file that a script names, from its folder or one above within its repository."""
+    folder = script.resolve().parent
+    tops = [
+        above
+        for above in (folder, *folder.parents)
+        if any((above / name).exists() for name in _TOP_FILES)
+    ]
+    top = tops[0] if tops else folder
+    inside = [above for above in (folder, *folder.parents) if above.is_relative_to(top)]
+    for above in inside if wanted else ():
+        file = (above / wanted).resolve()
+        if file.is_relative_to(top) and file.is_file() and file.stat().st_size <= _MAX_BYTES:
+            return file
     return None

@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from trinity.errors import UserError
-from trinity.verl.shell.conditions import evaluate_condition
+from trinity.verl.shell.conditions import evaluate_condition, file_beside
 from trinity.verl.shell.expansion import Expander, evaluate_arithmetic
 from trinity.verl.shell.parser import (
     AndOrList,
@@ -51,9 +51,6 @@ _STARTS = re.compile(r"\b(python\d?|torchrun|accelerate|deepspeed)\b.*=|\.sh\b",
 _MAX_ITERATIONS = 32
 _COUNTED = re.compile(r"\{(-?\d+)\.\.(-?\d+)(?:\.\.-?(\d+))?\}|\{([^{}$]+,[^{}$]+)\}")
 """`{1..3}`, `{1..9..2}` and `{1,3}`."""
-_MAX_BYTES = 2**20
-_TOP_FILES = (".git", "setup.py", "pyproject.toml")
-"""Files that mark the top of a repository."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,24 +154,24 @@ class _Interpreter:
 
     def _if(self, node: IfCommand) -> None:
         for condition, body in node.branches:
-            if self._decide(condition):
+            if self.decide(condition):
                 self.run(body)
                 return
         self.run(node.otherwise)
 
-    def _decide(self, condition: Node) -> bool:
+    def decide(self, condition: Node) -> bool:
         """Walks a condition like `run`, but unknown commands fail."""
         match condition:
             case CommandList(nodes) if nodes:
-                return [self._decide(inner) for inner in nodes][-1]
+                return [self.decide(inner) for inner in nodes][-1]
             case AndOrList(first, rest):
-                value = self._decide(first)
+                value = self.decide(first)
                 for operator, node in rest:
                     if value == (operator == "&&"):
-                        value = self._decide(node)
+                        value = self.decide(node)
                 return value
             case Negation(inner):
-                return not self._decide(inner)
+                return not self.decide(inner)
             case SimpleCommand(words):
                 return self._condition(words)
         return False
@@ -193,29 +190,27 @@ class _Interpreter:
         return False
 
     def _test(self, words: tuple[Token, ...]) -> bool:
-        result = self._result(words)
+        result = self.result(words)
         if result is None:
             shown = " ".join(word.text for word in words)
             self.variables.note(words[0].line, f"`{shown}` cannot be decided and counts as false")
         return bool(result)
 
-    def _result(self, words: tuple[Token, ...]) -> bool | None:
+    def result(self, words: tuple[Token, ...]) -> bool | None:
         """The result of a test; None if its texts do not decide it."""
         inside = words[1:] if words[0].text == "test" else words[1:-1]
         texts = [self._expander.text(word, unset_is_empty=True) for word in inside]
-        if texts[:-1] == ["-f"] and _file_beside(texts[-1], Path(self._name)):
-            return True
-        return evaluate_condition([text for text in texts if text != "\n"])
+        return evaluate_condition([text for text in texts if text != "\n"], Path(self._name))
 
     def arithmetic(self, written: str, line: int) -> bool:
         """Decides a condition of arithmetic."""
         try:
-            return bool(self._compute(written, line))
+            return bool(self.compute(written, line))
         except ValueError:
             self.variables.note(line, f"`(({written}))` cannot be decided and counts as false")
             return False
 
-    def _compute(self, written: str, line: int) -> int:
+    def compute(self, written: str, line: int) -> int:
         """Returns the value of arithmetic, which may set a variable.
 
         Raises: ValueError if the text is not integer arithmetic.
@@ -248,7 +243,7 @@ class _Interpreter:
 
     def _loop(self, node: LoopCommand) -> None:
         if node.condition is not None:
-            self._repeat(node, node.condition)
+            _repeat(self, node, node.condition)
             return
         values = [field for word in node.words for field in _values(word, self._expander)]
         if node.variable and not node.variable.startswith("((") and values:
@@ -259,19 +254,6 @@ class _Interpreter:
             return
         self.variables.note(node.line, "only the first iteration of the loop is read")
         self.iteration(node)
-
-    def _repeat(self, node: LoopCommand, condition: CommandList) -> None:
-        """Reads a loop until its condition ends it, once if only running could tell."""
-        for _ in range(_MAX_ITERATIONS):
-            value = self._known(condition)
-            if value is node.ends_when:
-                return
-            if value is None:
-                self._decide(condition)
-                self.variables.note(node.line, "only the first iteration of the loop is read")
-            if not self.iteration(node) or value is None:
-                return
-        self.note_limit(node)
 
     def _iterate(self, node: LoopCommand, name: str, values: list[ExpandedField]) -> None:
         for value in values[:_MAX_ITERATIONS]:
@@ -296,20 +278,10 @@ class _Interpreter:
             self._num_loops -= 1
         return True
 
-    def _known(self, condition: CommandList) -> bool | None:
-        """The value of a condition that is one test; None if only running could tell."""
-        match condition.nodes:
-            case (SimpleCommand(words),) if words[0].text in ("[", "[[", "test"):
-                return self._result(words)
-            case (SimpleCommand(words),) if words[0].text.startswith("(("):
-                with suppress(ValueError):
-                    return bool(self._compute(words[0].text[2:-2], words[0].line))
-        return None
-
     def let(self, written: str, line: int) -> None:
         """Computes what sets a variable; notes what cannot be computed."""
         try:
-            self._compute(written, line)
+            self.compute(written, line)
         except ValueError:
             self.variables.note(line, f"`{written.strip()}` cannot be computed and is ignored")
 
@@ -370,7 +342,7 @@ class _Interpreter:
 
     def read_file(self, wanted: str, line: int) -> bool:
         """Reads another script; returns False if it is none of the repository's."""
-        file = _file_beside(wanted, Path(self._name))
+        file = file_beside(wanted, Path(self._name))
         if file is None or file in self._files:
             return False
         self._files.append(file)
@@ -463,6 +435,31 @@ def _count(walk: _Interpreter, node: LoopCommand, header: str) -> None:
     walk.note_limit(node)
 
 
+def _repeat(walk: _Interpreter, node: LoopCommand, condition: CommandList) -> None:
+    """Reads a loop until its condition ends it, once if only running could tell."""
+    for _ in range(_MAX_ITERATIONS):
+        value = _known(walk, condition)
+        if value is node.ends_when:
+            return
+        if value is None:
+            walk.decide(condition)
+            walk.variables.note(node.line, "only the first iteration of the loop is read")
+        if not walk.iteration(node) or value is None:
+            return
+    walk.note_limit(node)
+
+
+def _known(walk: _Interpreter, condition: CommandList) -> bool | None:
+    """The value of a condition that is one test; None if only running could tell."""
+    match condition.nodes:
+        case (SimpleCommand(words),) if words[0].text in ("[", "[[", "test"):
+            return walk.result(words)
+        case (SimpleCommand(words),) if words[0].text.startswith("(("):
+            with suppress(ValueError):
+                return bool(walk.compute(words[0].text[2:-2], words[0].line))
+    return None
+
+
 def _run_script(
     walk: _Interpreter, fields: tuple[ExpandedField, ...], given: tuple[Token, ...]
 ) -> None:
@@ -501,20 +498,3 @@ def _values(word: Token, expander: Expander) -> list[ExpandedField]:
     step = (int(found[3] or 1) or 1) * (1 if first <= last else -1)
     numbers = range(first, last + step // abs(step), step)[: _MAX_ITERATIONS + 1]
     return [ExpandedField(str(number), word.line) for number in numbers]
-
-
-def _file_beside(wanted: str, script: Path) -> Path | None:
-    """The file that a script sources, from its folder or one above within its repository."""
-    folder = script.resolve().parent
-    tops = [
-        above
-        for above in (folder, *folder.parents)
-        if any((above / name).exists() for name in _TOP_FILES)
-    ]
-    top = tops[0] if tops else folder
-    inside = [above for above in (folder, *folder.parents) if above.is_relative_to(top)]
-    for above in inside if wanted else ():
-        file = (above / wanted).resolve()
-        if file.is_relative_to(top) and file.is_file() and file.stat().st_size <= _MAX_BYTES:
-            return file
-    return None
