@@ -1,10 +1,11 @@
 """Work and attacks for a while, and the slopes of memory, files, connections and stores.
 
-python -m tests.chaos.soak --minutes 40
+python -m tests.chaos.soak --minutes 40 --folder /var/tmp/soak     # three times: two hours
 
 Experiments of changing tenants follow one another, each keeps the contents of two steps; 42
 malformed requests a second go to all services (300,000 in two hours). Slopes count from the first
-quarter on, when caches are filled. A row of `benchmarks/results/soak.jsonl` holds one part.
+quarter on, when caches are filled; those of stores over all parts in the same folder. A row of
+`benchmarks/results/soak.jsonl` holds one part.
 """
 
 import argparse
@@ -47,6 +48,7 @@ CONTENTS = """
     SELECT coalesce(sum(pg_total_relation_size(oid)), 0) FROM pg_class
     WHERE relname LIKE 'payload%' AND relkind = 'r'
 """
+STORES = ("contents, bytes", "WAL, bytes", "stream, bytes")
 Series = dict[str, list[tuple[float, float]]]
 
 
@@ -93,10 +95,11 @@ async def soak(root: Path, seconds: float) -> tuple[Series, int, int]:
 
 
 async def _work(arena: Arena, root: Path, until: float) -> int:
+    begun = int(time.time())
     for number in count(1):
         buffer: JsonValue = {"total_steps": STEPS, "keep_steps": KEEP_STEPS}
         plan = experiment_plan(
-            root, name=f"soak-{number}", tenant=f"team-{number % TENANTS}", buffer=buffer
+            root, name=f"soak-{begun}-{number}", tenant=f"team-{number % TENANTS}", buffer=buffer
         )
         ended = await run_to_end(arena.at.synchronizer, plan)
         assert ended.state == pb.EXPERIMENT_STATE_FINISHED, ended.reason
@@ -126,11 +129,8 @@ def _seen(arena: Arena) -> dict[str, float]:
     with psycopg.connect(arena.buffer_dsn) as connection:
         row = connection.execute(CONTENTS).fetchone()
     assert row is not None
-    seen = {
-        "contents, bytes": float(row[0]),
-        "WAL, bytes": _size(infra / "postgres", "pg_wal/*"),
-        "stream, bytes": _size(infra / "nats", "**/*.blk"),
-    }
+    sizes = (_size(infra / "postgres", "pg_wal/*"), _size(infra / "nats", "**/*.blk"))
+    seen = dict(zip(STORES, (float(row[0]), *sizes), strict=True))
     for name in (*SERVICES, "nats"):
         process = psutil.Process(arena.stack.pids[name])
         seen |= {
@@ -151,15 +151,28 @@ def _size(folder: Path, pattern: str) -> float:
     return float(sizes)
 
 
+def _over_all(series: Series, file: Path) -> Series:
+    """Puts what earlier parts saw of stores before it, and keeps all of it for later ones."""
+    before: Series = json.loads(file.read_text()) if file.exists() else {}
+    for name in STORES:
+        end = before[name][-1][0] if before else 0.0
+        series[name] = [*before.get(name, ()), *((end + at, one) for at, one in series[name])]
+    file.write_text(json.dumps({name: series[name] for name in STORES}))
+    return series
+
+
 def main() -> int:
     """Soaks for one part, and writes its row; 1 where something grows."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=40.0)
+    parser.add_argument("--folder", type=Path, help="of all parts; else a temporary one")
     arguments = parser.parse_args()
     if arguments.minutes < LEAST_MINUTES:
         parser.error(f"{LEAST_MINUTES} minutes at least: a slope needs {BLOCKS} means")
-    with tempfile.TemporaryDirectory(prefix="trinity-soak-") as folder:
-        series, number, requests = asyncio.run(soak(Path(folder), 60 * arguments.minutes))
+    with tempfile.TemporaryDirectory(prefix="trinity-soak-") as temporary:
+        folder = arguments.folder or Path(temporary)
+        series, number, requests = asyncio.run(soak(folder, 60 * arguments.minutes))
+        series = _over_all(series, folder / "stores.json")
     slopes = {name: slope_of(values) for name, values in sorted(series.items())}
     row = {"commit": commit_now(), "minutes": arguments.minutes, "experiments": number}
     row |= {"requests": requests, "slopes": {name: asdict(one) for name, one in slopes.items()}}
