@@ -116,11 +116,12 @@ check-python312: setup  ## The tests that need no torch, with Python 3.12, in an
 KILLS ?= 500
 faults: setup  ## Kill KILLS times what the ledger lacks, and write the table of docs/guarantees.md
 	$(BIN)/python -m tests.chaos.campaign --kills $(KILLS)
+	$(BIN)/python -m tests.chaos.campaign --kills $$(( $(KILLS) / 20 )) --varieties two_hosts
 	$(BIN)/python -m tests.chaos.campaign --table docs/guarantees.md
 
 MINUTES ?= 40
 soak: setup  ## Work and attacks for MINUTES, and what grows meanwhile (a row of benchmarks/results/soak.jsonl)
-	$(BIN)/python -m tests.chaos.soak --minutes $(MINUTES)
+	$(BIN)/python -m tests.chaos.soak --minutes $(MINUTES) $(if $(FOLDER),--folder $(FOLDER))
 
 SECONDS_CUT ?= 30
 hosts: setup  ## Cut every link between hosts and write the table of docs/operations.md (root, 75 minutes)

@@ -6,7 +6,7 @@ import signal
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -33,12 +33,16 @@ from tests.support.model_free.learner import STEP_SECONDS_VARIABLE
 from tests.support.model_free.stack import model_free_stack
 from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.config.plan.stage_plan import ExperimentPlan
+from trinity.run.local.addresses import free_port
+from trinity.run.local.infrastructure import ProcessWithProbe
 from trinity.run.local.process_spec import EventKind
 from trinity.run.local.run_file import read_running
+from trinity.run.local.services import StackContext, service_processes
 from trinity.run.local.stack import LocalStack
 from trinity.runtime.security.secret_files import SecretFiles
 
 SERVICES = ("synchronizer", "buffer", "trainer", "explorer")
+OTHER_HOST = "127.0.0.2"
 MANY = 10_000
 RETRY_SECONDS = 0.1
 ASK_AGAIN_SECONDS = 5.0
@@ -88,6 +92,9 @@ class Arena:
         seed: int = 7,
         sync_offset: int = 0,
         sync_style: str = "fixed",
+        sync_method: str = "checkpoint",
+        rank_num: int = 0,
+        tenant: str = "default",
         colocated: bool = False,
         dtype: str = "float32",
         end_seconds: float = END_SECONDS,
@@ -109,6 +116,7 @@ class Arena:
             self.root / name,
             name=name,
             seed=seed,
+            tenant=tenant,
             algorithm=algorithm,
             mode="colocate" if colocated else "both",
             buffer={
@@ -124,8 +132,17 @@ class Arena:
                 **(buffer or {}),
             },
             explorer=EXPLORER if measured else {},
-            synchronizer={"sync_offset": sync_offset, "sync_style": sync_style},
-            trainer={"save_interval": 2, "max_checkpoints_to_keep": 2, "dtype": dtype},
+            synchronizer={
+                "sync_offset": sync_offset,
+                "sync_style": sync_style,
+                "sync_method": sync_method,
+            },
+            trainer={
+                "save_interval": 2,
+                "max_checkpoints_to_keep": 2,
+                "dtype": dtype,
+                "rank_num": rank_num,
+            },
             data_processor={
                 "experience_pipeline": {"operators": list(operators)},
                 **(data_processor or {}),
@@ -232,14 +249,34 @@ class Arena:
                 self.restarts.append((event.process, time.time()))
 
 
+def services_of_two_hosts(around: StackContext) -> list[ProcessWithProbe]:
+    """The services, and the trainer of a second host, which the first one leads."""
+    own = f"{OTHER_HOST}:{free_port(OTHER_HOST)}"
+    of_other = replace(around, addresses=replace(around.addresses, trainer=own))
+    [other] = [one for one in service_processes(of_other) if one.spec.name == "trainer"]
+    variables = {"HOST": "1", "LEADER": around.addresses.trainer, "GANG_ADDRESS": OTHER_HOST}
+    spec = replace(
+        other.spec,
+        name="host",
+        log_file=other.spec.log_file.with_stem("host"),
+        env=other.spec.env | {f"TRINITY_TRAINER_{key}": one for key, one in variables.items()},
+    )
+    return [*service_processes(around), replace(other, spec=spec)]
+
+
 @asynccontextmanager
 async def arena_in(
-    root: Path, *, explorer: Mapping[str, str] | None = None, notes: Path | None = None
+    root: Path,
+    *,
+    explorer: Mapping[str, str] | None = None,
+    notes: Path | None = None,
+    two_hosts: bool = False,
 ) -> AsyncIterator[Arena]:
     """A running stack whose processes may die any number of times.
 
     `explorer` holds further variables of its process. With `notes`, a folder on another disk for
-    the nemesis and the journals, the clocks of services may be set.
+    the nemesis and the journals, the clocks of services may be set. With `two_hosts` each gang
+    has ranks of a second trainer.
     """
     folder = FaultsFolder(notes or root / "faults")
     folder.make()
@@ -253,7 +290,8 @@ async def arena_in(
     make_stack = partial(
         model_free_stack,
         root / "stack",
-        modules={name: f"tests.chaos.processes.{name}" for name in SERVICES},
+        modules={name: f"tests.chaos.processes.{name}" for name in SERVICES}
+        | {"host": "tests.chaos.processes.trainer"},
         environment={
             "synchronizer": {**common, **clocks["synchronizer"]},
             "buffer": {
@@ -266,6 +304,7 @@ async def arena_in(
                 **clocks["trainer"],
                 STEP_SECONDS_VARIABLE: "0.02",
                 "TRINITY_TRAINER_MAX_RESTARTS": str(MANY),
+                **({"TRINITY_TRAINER_NUM_HOSTS": "2"} if two_hosts else {}),
             },
             "explorer": {
                 **common,
@@ -275,6 +314,7 @@ async def arena_in(
             },
         },
         max_restarts=MANY,
+        among=services_of_two_hosts if two_hosts else service_processes,
     )
     arena = Arena(root, folder, make_stack, make_stack())
     await arena.start()

@@ -18,9 +18,8 @@ from pathlib import Path
 
 from tests.chaos import ledger
 from tests.chaos.fire import Outcome, open_fire
-from tests.chaos.nemesis import Death, targets
-from tests.chaos.points import POINTS
-from tests.chaos.recovery import STRAINS
+from tests.chaos.nemesis import VISITED, Death, targets
+from tests.chaos.recovery import STRAINS, TWO_HOSTS, variety_of
 from tests.chaos.sources import REPOSITORY, digest_of
 from tests.chaos.strains import possible
 from tests.chaos.table import table_of, write_between
@@ -51,14 +50,16 @@ def main() -> int:
 def _campaign(arguments: argparse.Namespace) -> int:
     rows = ledger.read()
     seed = arguments.seed or max((row.seed for row in rows), default=0) + 1
-    wanted = _wanted(rows, arguments.kills, random.Random(seed), arguments.varieties)
+    varieties = arguments.varieties or _fewest_first(rows)
+    wanted = _wanted(rows, arguments.kills, random.Random(seed), varieties)
+    if all(map(variety_of, wanted)):
+        varieties = list(dict.fromkeys(map(variety_of, wanted)))
     if arguments.targets:
         wanted = [
             one
             for one in arguments.targets
             for _ in range(-(-arguments.kills // len(arguments.targets)))
         ]
-    varieties = arguments.varieties or _fewest_first(rows)
     if arguments.again:
         row = rows[arguments.again - 1]
         wanted, varieties, seed = [row.target] * AGAIN, [row.variety], row.seed
@@ -66,7 +67,7 @@ def _campaign(arguments: argparse.Namespace) -> int:
     commit = commit_now()
 
     def settled(death: Death, variety: str, played: Played) -> None:
-        ledger.append([_trial(death, variety, played, seed=seed, commit=commit)])
+        ledger.append([trial(death, variety, played, seed=seed, commit=commit)])
 
     begun = time.monotonic()
     outcome = asyncio.run(
@@ -77,7 +78,8 @@ def _campaign(arguments: argparse.Namespace) -> int:
     return _verdict(outcome)
 
 
-def _trial(death: Death, variety: str, played: Played, *, seed: int, commit: str) -> ledger.Trial:
+def trial(death: Death, variety: str, played: Played, *, seed: int, commit: str) -> ledger.Trial:
+    """The row of a death, and of the experiment that it struck."""
     return ledger.Trial(
         commit=commit,
         seed=seed,
@@ -98,28 +100,30 @@ def _trial(death: Death, variety: str, played: Played, *, seed: int, commit: str
 def _wanted(
     rows: Sequence[ledger.Trial], kills: int, chance: random.Random, varieties: Sequence[str]
 ) -> list[str]:
-    """Returns targets: first those that the ledger lacks, in random order, then any.
+    """Returns targets: those that the ledger lacks, then any; first what one variety comes to.
 
-    Left out are strains that the machine cannot have, and points of other varieties than these, if
-    some are given.
+    To wait for the turn of a variety takes longer than a kill. Left out are strains that the
+    machine cannot have, and what other varieties come to.
     """
-    lacks = ledger.missing(ledger.counted(rows), ())
-    deck = [name for name, number in lacks.items() for _ in range(number) if name != "any"]
-    chance.shuffle(deck)
-    while len(deck) < kills:
-        deck += targets(chance, kills - len(deck), varieties=tuple(VARIETIES))
     impossible = {*STRAINS}.difference(possible())
     if impossible:
         _say(f"root and `pip install libfaketime` are needed for {', '.join(sorted(impossible))}")
-    if varieties:
-        own = {"", *varieties}
-        impossible |= {name for name, point in POINTS.items() if point.variety not in own}
-    return [target for target in deck if target not in impossible][:kills]
+    if {*varieties} <= {*VISITED}:
+        impossible |= {"launcher SIGKILL", "launcher SIGTERM"}
+    own = {"", *varieties}
+    lacks = ledger.missing(ledger.counted(rows), ())
+    deck = [name for name, number in lacks.items() for _ in range(number) if name != "any"]
+    while True:
+        deck = [one for one in deck if one not in impossible and variety_of(one) in own]
+        if len(deck) >= kills:
+            chance.shuffle(deck)
+            return sorted(deck, key=variety_of, reverse=True)[:kills]
+        deck += targets(chance, kills - len(deck), varieties=varieties)
 
 
 def _fewest_first(rows: Sequence[ledger.Trial]) -> list[str]:
     counted = [row.variety for row in ledger.counted(rows)]
-    return sorted(VARIETIES, key=counted.count)
+    return sorted({*VARIETIES} - {TWO_HOSTS}, key=counted.count)
 
 
 def commit_now() -> str:

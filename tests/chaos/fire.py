@@ -10,10 +10,12 @@ from errno import ENOSPC
 from itertools import count, cycle
 from pathlib import Path
 
+import psycopg
+
 from tests.chaos.arena import Arena, arena_in
 from tests.chaos.checks import Findings
 from tests.chaos.nemesis import Death, Nemesis
-from tests.chaos.recovery import STRAINS
+from tests.chaos.recovery import STRAINS, TWO_HOSTS
 from tests.chaos.varieties import SHORT, VARIETIES, Play, Played
 from tests.support.small_disk import small_disk
 
@@ -68,7 +70,8 @@ async def open_fire(
         if not set(STRAINS).isdisjoint(wanted):
             notes = root / "faults"
             held.enter_context(small_disk(root := root / "disk"))
-        arena = await held.enter_async_context(arena_in(root, notes=notes))
+        two_hosts = [*varieties] == [TWO_HOSTS]
+        arena = await held.enter_async_context(arena_in(root, notes=notes, two_hosts=two_hosts))
         expected = {variety: await _undisturbed(arena, variety) for variety in varieties}
         nemesis = Nemesis(arena, random.Random(seed))
         campaign = _Campaign(arena, nemesis, expected, settled)
@@ -98,12 +101,12 @@ async def _undisturbed(arena: Arena, variety: str) -> str:
 
 
 async def _played(variety: str, play: Play) -> Played:
-    """Begins again where the disk was too full for the campaign's own files."""
+    """Begins again where a full disk or a dead database stopped what is the campaign's own."""
     while True:
         try:
             return await VARIETIES[variety](play)
-        except OSError as error:
-            if error.errno != ENOSPC:
+        except (OSError, psycopg.OperationalError) as error:
+            if isinstance(error, OSError) and error.errno != ENOSPC:
                 raise
             await asyncio.sleep(RETRY_SECONDS)
 
@@ -129,7 +132,8 @@ class _Campaign:
         turns = cycle(self._expected)
         for number in count(1):
             name = self._nemesis.experiment = f"under-fire-{number}"
-            variety = self._nemesis.wanted_variety or next(turns)
+            variety = self._nemesis.wanted_variety
+            variety = variety if variety in self._expected else next(turns)
             self._nemesis.variety = variety
             expected = self._expected[variety]
             play = Play(

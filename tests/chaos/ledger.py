@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from tests.chaos.points import CAMPAIGN
-from tests.chaos.recovery import RANDOM
+from tests.chaos.recovery import STRUCK
 from tests.chaos.sources import REPOSITORY, digest_of
 
 LEDGER = REPOSITORY / "benchmarks" / "results" / "faults.jsonl"
@@ -57,7 +57,7 @@ def read(ledger: Path = LEDGER) -> list[Trial]:
 
 def counted(trials: Iterable[Trial]) -> list[Trial]:
     """Returns the rows whose target exists and whose files are unchanged."""
-    known = {*CAMPAIGN, *RANDOM}
+    known = {*CAMPAIGN, *STRUCK}
     return [one for one in trials if one.target in known and one.sources == digest_of(one.target)]
 
 
@@ -66,7 +66,7 @@ def missing(trials: Sequence[Trial], varieties: Iterable[str]) -> dict[str, int]
     targets = Counter(one.target for one in trials)
     kinds = Counter(one.variety for one in trials)
     lacks = {
-        **{target: TIMES - targets[target] for target in (*CAMPAIGN, *RANDOM)},
+        **{target: TIMES - targets[target] for target in (*CAMPAIGN, *STRUCK)},
         **{variety: TIMES - kinds[variety] for variety in varieties},
         "any": KILLS - len(trials),
     }

@@ -14,7 +14,16 @@ import psutil
 from tests.chaos.arena import Arena
 from tests.chaos.crash import DEATHS
 from tests.chaos.points import CAMPAIGN, POINTS
-from tests.chaos.recovery import KILLED, KINDS, PASSING, RANDOM, SIGNALS, Kind, Recovery
+from tests.chaos.recovery import (
+    KILLED,
+    KINDS,
+    PASSING,
+    SIGNALS,
+    STRUCK,
+    Kind,
+    Recovery,
+    variety_of,
+)
 from tests.chaos.strains import CLOCK, FULL, LONGEST_JUMP_SECONDS, set_clock
 from tests.support.ranks import ranks_of
 from tests.support.small_disk import fill
@@ -29,7 +38,7 @@ VARIETY_SECONDS = 240.0
 """Until an experiment of that kind has its turn, and comes to the point."""
 BACK_SECONDS = 180.0
 LOOK_SECONDS = 0.05
-VISITED, RELAUNCHED = ("visited", "seeing"), "plain"
+VISITED, RELAUNCHED = ("visited", "seeing", "queue"), "plain"
 """Varieties: where a launcher is not killed, as a client knows its address, and where it is."""
 
 
@@ -59,12 +68,11 @@ def targets(
 
     These `points` are among them; of those that one variety alone comes to, those of `varieties`.
     """
-    reached = [one for one in CAMPAIGN if POINTS[one].variety in ("", *varieties)]
+    reached = [one for one in (*CAMPAIGN, *STRUCK) if variety_of(one) in ("", *varieties)]
     deck = [*points, *(f"{kind} SIGKILL" for kind in KILLED)]
     while len(deck) < kills:
-        whole = [*reached, *RANDOM]
-        random_.shuffle(whole)
-        deck += whole
+        random_.shuffle(reached)
+        deck += reached
     chosen = deck[:kills]
     random_.shuffle(chosen)
     return chosen
@@ -95,9 +103,12 @@ class Nemesis:
             await self._await_recovery([one for one in struck if one is not None])
 
     async def _kill(self, target: str) -> Death | None:
+        self.wanted_variety = variety_of(target)
         if target in POINTS:
             return await self._kill_at(target)
-        name, sent = target.split()
+        while self.wanted_variety not in ("", self.variety):  # noqa: ASYNC110
+            await asyncio.sleep(LOOK_SECONDS)
+        name, sent, *_ = target.split()
         kind: Kind = next(one for one in KINDS if one == name)
         if kind == "launcher" and sent != "SIGSTOP":
             return await self._relaunch(target, SIGNALS[sent])
@@ -148,7 +159,6 @@ class Nemesis:
         folder = self._arena.folder
         known = len(list(folder.read(DEATHS)))
         folder.arm(point)
-        self.wanted_variety = POINTS[point].variety
         deadline = time.time() + (VARIETY_SECONDS if self.wanted_variety else REACH_SECONDS)
         while len(lines := list(folder.read(DEATHS))) == known:
             if time.time() > deadline and folder.disarm(point):

@@ -60,6 +60,10 @@ def _buffer(moment: str, target: str, **more: Any) -> Point:
     return Point(process="buffer", moment=moment, target=f"services.buffer.{target}", **more)
 
 
+def _visit(moment: str, target: str) -> Point:
+    return _buffer(moment, target, variety="visited")
+
+
 def _explorer(moment: str, target: str, **more: Any) -> Point:
     return Point(process="explorer", moment=moment, target=f"services.explorer.{target}", **more)
 
@@ -90,7 +94,7 @@ ALL = (
     # A draw: what the selector learned from, what it took, neither committed yet.
     _buffer("feedback-heard", "operations.explore_steps:mark_feedback_received"),
     _buffer("tasks-drawn", "operations.leasing:draw_tasks"),
-    _buffer("ranking-kept", "operations.explore_steps:insert_ranking", in_campaign=False),
+    _buffer("ranking-kept", "operations.explore_steps:insert_ranking", variety="tasks_sql"),
     # A group: claimed, shaped, committed.
     _buffer("groups-claimed", "pipeline.pipeline:ClaimProcessor._process_or_bisect", when="before"),
     _buffer("groups-shaped", "operations.grouping:notify"),
@@ -98,28 +102,31 @@ ALL = (
     _buffer("batch-recorded", "operations.batch_sources:insert_items"),
     _buffer("batch-composed", f"{CALLS}._look_for_batch", counts=_is_batch),
     # A taskset that a client brings: rows stored, all of it committed and not answered, taken away.
-    _buffer("upload-stored", "servicer.taskset_calls:store_rows"),
-    _buffer("upload-ended", "servicer.taskset_calls:end_upload"),
-    _buffer("taskset-submitted", "servicer.taskset_calls:TasksetRpcs.SubmitTaskset"),
-    _buffer("queue-closed", "servicer.taskset_calls:TasksetServicer.CloseQueue"),
-    _buffer("taskset-deleted", "servicer.taskset_calls:delete_taskset"),
+    _visit("upload-stored", "servicer.taskset_calls:store_rows"),
+    _visit("upload-ended", "servicer.taskset_calls:end_upload"),
+    _visit("taskset-submitted", "servicer.taskset_calls:TasksetRpcs.SubmitTaskset"),
+    _visit("queue-closed", "servicer.taskset_calls:TasksetServicer.CloseQueue"),
+    _visit("taskset-deleted", "servicer.taskset_calls:delete_taskset"),
     # One whose client never came back, deleted and not committed.
-    _buffer("abandoned-deleted", "maintenance:delete_taskset"),
+    _visit("abandoned-deleted", "maintenance:delete_taskset"),
     # Rewards that come later, samples that are taken out: in the transaction, and not answered yet.
-    _buffer("reward-stored", "operations.feedback:store_reward"),
-    _buffer("feedback-given", "servicer.curation_calls:CurationRpcs.GiveFeedback"),
+    _visit("reward-stored", "operations.feedback:store_reward"),
+    _visit("feedback-given", "servicer.curation_calls:CurationRpcs.GiveFeedback"),
     # Rewards that never come: samples left out, their groups let go, all of it told, uncommitted.
-    _buffer("overdue-left-out", "operations.feedback:log_notice"),
-    _buffer("samples-excluded", "operations.curation:exclude"),
-    _buffer("exclusion-committed", "servicer.curation_calls:CurationRpcs.ExcludeExperiences"),
-    _buffer("samples-included", "operations.curation:restore_excluded"),
-    _buffer("inclusion-committed", "servicer.curation_calls:CurationRpcs.IncludeExperiences"),
-    _buffer("contents-deleted", "operations.curation:delete_content"),
+    _visit("overdue-left-out", "operations.feedback:log_notice"),
+    _visit("samples-excluded", "operations.curation:exclude"),
+    _visit("exclusion-committed", "servicer.curation_calls:CurationRpcs.ExcludeExperiences"),
+    _visit("samples-included", "operations.curation:restore_excluded"),
+    _visit("inclusion-committed", "servicer.curation_calls:CurationRpcs.IncludeExperiences"),
+    _visit("contents-deleted", "operations.curation:delete_content"),
     # Old contents: given up and not committed, committed and there, detached and not dropped, gone.
     _buffer("contents-given-up", "maintenance:retire_contents", counts=_is_retired),
     _buffer("partition-to-go", "store.segments:_detach", when="before"),
     _buffer("partition-detached", "store.segments:_detach"),
     _buffer("partitions-removed", "maintenance:remove_retired", counts=bool),
+    # Experiences beside the run: lines that are written, rows that are not committed.
+    _buffer("sink-written", "sink.targets:JsonLinesTarget.write", variety="sink_file"),
+    _buffer("sink-moved", "sink.targets:SqlTarget._move", variety="sink_sql"),
     # Images: of a file or a client, stored and not used; used by rows or samples, not committed;
     # used by rows for good, of which nobody has heard; about to go.
     _buffer("image-stored", "tasksets.library:store_media", variety="seeing"),
@@ -176,18 +183,18 @@ ALL = (
         moment="transfer-begun",
         target="trinity.weights.sending:pack",
         when="before",
-        in_campaign=False,
+        variety="transferred",
     ),
     Point(
         process="rank",
         moment="transfer-ended",
         target="trinity.weights.sending:WeightsSender._send",
-        in_campaign=False,
+        variety="transferred",
     ),
     _explorer(
         "transfer-granted",
         "engine.weight_transfer:EngineWeightReceiver._request_slot",
-        in_campaign=False,
+        variety="transferred",
     ),
     # Weights as differences: one is written, not sealed; one is applied, not verified.
     _rank("delta-written", "checkpoints.dealt:write_difference", variety="halved"),
@@ -204,28 +211,28 @@ ALL = (
     _explorer("swap-resumed", f"{IN_FLIGHT}._resume", variety="in_flight"),
     _explorer("engine-swapped", f"{IN_FLIGHT}.load_weights", variety="in_flight"),
     # A device by turns: wanted, taken, left, let go; the engine's side; what is told of it.
-    _rank("device-wanted", f"{RANK_TURNS}._wait_and_take", when="before", in_campaign=False),
-    _rank("device-taken", f"{RANK_TURNS}._wait_and_take", in_campaign=False),
+    _rank("device-wanted", f"{RANK_TURNS}._wait_and_take", when="before", variety="colocated"),
+    _rank("device-taken", f"{RANK_TURNS}._wait_and_take", variety="colocated"),
     _rank("device-kept", f"{RANK_TURNS}._keep", in_campaign=False),
     Point(
         process="rank",
         moment="device-left",
         target="trinity.runtime.device_lock:DeviceLock.release",
         when="before",
-        in_campaign=False,
+        variety="colocated",
     ),
     Point(
         process="rank",
         moment="device-released",
         target="trinity.runtime.device_lock:DeviceLock.release",
-        in_campaign=False,
+        variety="colocated",
     ),
-    _explorer("engine-starts", f"{ENGINE_TURNS}._try_here", counts=bool, in_campaign=False),
-    _explorer("engine-awake", f"{ENGINE_TURNS}.take", in_campaign=False),
-    _explorer("engine-tired", f"{ENGINE_TURNS}.give_back", when="before", in_campaign=False),
-    _explorer("engine-asleep", f"{ENGINE_TURNS}.give_back", in_campaign=False),
-    _synchronizer("turn-saved", "store.experiments:save_turn", counts=bool, in_campaign=False),
-    _synchronizer("turn-recorded", "operations:Operations.record_turn", in_campaign=False),
+    _explorer("engine-starts", f"{ENGINE_TURNS}._try_here", counts=bool, variety="colocated"),
+    _explorer("engine-awake", f"{ENGINE_TURNS}.take", variety="colocated"),
+    _explorer("engine-tired", f"{ENGINE_TURNS}.give_back", when="before", variety="colocated"),
+    _explorer("engine-asleep", f"{ENGINE_TURNS}.give_back", variety="colocated"),
+    _synchronizer("turn-saved", "store.experiments:save_turn", counts=bool, variety="colocated"),
+    _synchronizer("turn-recorded", "operations:Operations.record_turn", variety="colocated"),
     _rank("checkpoint-unsealed", "checkpoints.checkpoints:seal", when="before"),
     _rank("checkpoint-written", "checkpoints.checkpoints:CheckpointStore.write"),
     _rank("checkpoint-committed", "clients:TrainerBufferClient.commit_checkpoint"),

@@ -19,18 +19,35 @@ from typing import Literal, get_args
 import psycopg
 
 from tests.chaos.arena import Arena
-from tests.chaos.strains import CLOCK, CLOCKED, DISK_FULL, FULL
+from tests.chaos.points import POINTS
+from tests.chaos.strains import CLOCK, CLOCKED, CUTS, DISK_FULL, FULL
 
 Kind = Literal[
-    "explorer", "buffer", "trainer", "rank", "synchronizer", "nats", "postgres", "launcher", "disk"
-]
+    "explorer", "buffer", "trainer", "rank", "synchronizer", "nats", "postgres", "launcher", "disk",
+    "host",
+]  # fmt: skip
 KINDS: tuple[Kind, ...] = get_args(Kind)
-KILLED = KINDS[:-1]
+KILLED = KINDS[:-2]
 SIGNALS = {"SIGKILL": signal.SIGKILL, "SIGTERM": signal.SIGTERM, "SIGSTOP": signal.SIGSTOP}
 STRAINS = (*(f"{kind} {CLOCK}" for kind in CLOCKED), DISK_FULL)
 RANDOM = (*(f"{kind} {name}" for kind in KILLED for name in SIGNALS), *STRAINS)
 """Random strikes: a signal for a process, or a strain. One that survives goes on as before."""
+ALONE, TWO_HOSTS = "alone", "two_hosts"
+BASELINE = tuple(f"{kind} SIGKILL {ALONE}" for kind in KILLED)
+"""The same where there is one task a step: what the time to recover is held against."""
+STRUCK = (*RANDOM, *BASELINE, *(f"host {name}" for name in SIGNALS), *CUTS)
+"""All of the ledger but for the points."""
 PASSING = ("SIGSTOP", CLOCK, FULL)
+
+
+def variety_of(target: str) -> str:
+    """The only kind of experiment in which this can be struck, if there is one."""
+    if target in POINTS:
+        return POINTS[target].variety
+    if target in CUTS:
+        return "hosts"
+    return TWO_HOSTS if target.startswith("host ") else ALONE if target in BASELINE else ""
+
 
 NEW_EXPLORER = """
     SELECT min(one.received_at) FROM run_attempt one
@@ -61,6 +78,7 @@ QUERIES: dict[Kind, tuple[str, str]] = {
     "explorer": ("buffer-postgres-dsn", NEW_EXPLORER),
     "trainer": ("buffer-postgres-dsn", NEW_LIFE),
     "rank": ("buffer-postgres-dsn", NEW_LIFE),
+    "host": ("buffer-postgres-dsn", NEW_LIFE),
     "buffer": ("buffer-postgres-dsn", ANYTHING_STORED),
     "nats": ("buffer-postgres-dsn", RESULT_STORED),
     "postgres": ("buffer-postgres-dsn", ANYTHING_STORED),
@@ -68,7 +86,8 @@ QUERIES: dict[Kind, tuple[str, str]] = {
     "disk": ("buffer-postgres-dsn", ANYTHING_STORED),
     "synchronizer": ("synchronizer-postgres-dsn", VERSION_ANNOUNCED),
 }
-GOING_ON = {"explorer": RESULT_STORED, "trainer": STEP_REPORTED, "rank": STEP_REPORTED}
+OF_GANG = ("trainer", "rank", "host")
+GOING_ON = {"explorer": RESULT_STORED, **dict.fromkeys(OF_GANG, STEP_REPORTED)}
 """Of a process that was stopped and goes on: it is no new one."""
 RESTARTED_FIRST = {"buffer", "nats", "postgres", "synchronizer", "launcher"}
 """What these do is also done by those who were there before: it counts from the restart on."""

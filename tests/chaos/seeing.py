@@ -64,20 +64,21 @@ async def bring_images(arena: Arena, name: str) -> list[str]:
 def insert_unused(arena: Arena) -> None:
     """Stores an image that nothing has used for a day."""
     image = [UNUSED.ref.sha256, UNUSED.ref.size, UNUSED.content]
-    _when_up(arena, lambda connection: connection.execute(INSERTED, image))
+    when_up(arena, lambda connection: connection.execute(INSERTED, image))
 
 
 def wrong_images(arena: Arena, experiment_id: str) -> list[str]:
     """Images that are not there once and whole, or not used by a sample that has them."""
     until = time.monotonic() + PATIENCE_SECONDS
-    while _when_up(arena, _is_unused_there):
+    while when_up(arena, _is_unused_there):
         if time.monotonic() > until:
             return ["an image that nothing uses stays"]
         time.sleep(RETRY_SECONDS)
-    return _when_up(arena, lambda connection: _wrong_images(connection, experiment_id))
+    return when_up(arena, lambda connection: _wrong_images(connection, experiment_id))
 
 
-def _when_up(arena: Arena, act: Callable[[Connection], T]) -> T:
+def when_up(arena: Arena, act: Callable[[Connection], T]) -> T:
+    """What is read of the buffer's database, as soon as it can be."""
     while True:
         try:
             with psycopg.connect(arena.secret("buffer-postgres-dsn")) as connection:

@@ -22,6 +22,7 @@ FOLDERS = {
     "postgres": ("trinity/run/local", "services/buffer/store", "services/synchronizer/store"),
     "launcher": ("trinity/run/local",),
     "disk": ("services", "trinity/run/local"),
+    "host": ("services/trainer",),
 }
 """By the process that a random kill strikes."""
 
@@ -33,7 +34,9 @@ def digest_of(target: str) -> str:
     For a point these are the file of its function, and those it imports within its package.
     """
     point = POINTS.get(target)
-    files = _closure(point.target) if point else _files_below(FOLDERS[target.split()[0]])
+    ends = () if point else target.split()[0].split("-")
+    folders = [folder for end in ends for folder in FOLDERS[end]]
+    files = _closure(point.target) if point else _files_below(folders)
     whole = hashlib.sha256()
     for file in sorted(files):
         whole.update(f"{file.relative_to(REPOSITORY)}\n".encode())

@@ -1,10 +1,14 @@
-"""Strains that kill nothing: a disk without room, a clock that jumps."""
+"""Strains that kill nothing: a disk without room, a clock that jumps, a link that is cut."""
 
 import importlib.util
 import os
 from pathlib import Path
 
+from tests.chaos.hosts.outage import LINKS
+
 FULL, CLOCK = "FULL", "CLOCK"
+CUTS = tuple(f"{'-'.join(link)} CUT" for link in LINKS)
+"""Of `tests.chaos.hosts.campaign`, where each part has a host of its own."""
 DISK_FULL = f"disk {FULL}"
 CLOCKED = ("explorer", "buffer", "trainer", "synchronizer")
 """Services with clocks that may be set, one at a time; ranks have the clock of their trainer."""

@@ -5,8 +5,10 @@ from pathlib import Path
 
 from tests.chaos import ledger, sources
 from tests.chaos.ledger import KILLS, TIMES, Trial, counted, missing
-from tests.chaos.points import POINTS
+from tests.chaos.points import CAMPAIGN, POINTS
+from tests.chaos.recovery import STRUCK, variety_of
 from tests.chaos.table import table_of
+from tests.chaos.varieties import VARIETIES
 
 POINT = "buffer.results-committed"
 KILL = Trial(
@@ -53,6 +55,10 @@ def test_what_lacks_is_said_of_each_target_and_kind_and_of_the_whole() -> None:
     assert lacks["any"] == KILLS - TIMES
 
 
+def test_each_target_has_a_kind_of_experiment_that_comes_to_it() -> None:
+    assert {variety_of(one) for one in (*CAMPAIGN, *STRUCK)} <= {"", "hosts", *VARIETIES}
+
+
 def test_the_table_counts_what_was_found_of_an_experiment_once() -> None:
     bad = replace(KILL, found={"stored_once": ["twice"]}, ends_the_same=False)
     stalled = replace(KILL, experiment="under-fire-2", back_seconds=None)
@@ -63,5 +69,7 @@ def test_the_table_counts_what_was_found_of_an_experiment_once() -> None:
 
 def test_kills_of_a_process_are_held_against_the_same_where_there_is_next_to_no_work() -> None:
     kill = replace(KILL, target="buffer SIGKILL", back_seconds=6.0)
-    lines = table_of([kill, replace(kill, variety="alone", back_seconds=4.0)]).splitlines()
-    assert "| buffer, SIGKILL | 2 | 5.0 | 6.0 | 1.50 | 0 | 0 | 0 |" in lines
+    alone = replace(kill, target="buffer SIGKILL alone", variety="alone", back_seconds=4.0)
+    lines = table_of([kill, alone]).splitlines()
+    assert "| buffer, SIGKILL | 1 | 6.0 | 6.0 | 1.50 | 0 | 0 | 0 |" in lines
+    assert "| buffer, SIGKILL, alone | 1 | 4.0 | 4.0 |  | 0 | 0 | 0 |" in lines

@@ -16,6 +16,7 @@ OF_IMAGES = (
     "buffer.image-stored buffer.image-taken buffer.images-used buffer.rows-with-images "
     "buffer.samples-use-images buffer.images-to-go"
 )
+HALVED = "rank.delta-written explorer.delta-applied"
 pytestmark = [ON_IT, pytest.mark.timeout(500)]
 
 
@@ -32,6 +33,14 @@ async def played(arena: Arena, variety: str, name: str, expected: str = "") -> P
         ("explored", "buffer.explored-taken", "least-used", "taken_once"),
         ("measured", "buffer.evaluation-closed", "seeds", "measured_the_same"),
         ("seeing", OF_IMAGES, "samples-use-images", "images_are_there"),
+        *(
+            pytest.param(*of_kind, marks=pytest.mark.thorough)
+            for of_kind in (
+                ("sink_file", "buffer.sink-written", "sink-position", "sink_has_none_twice"),
+                ("halved", HALVED, "difference-verified", "ends_in_the_same_weights"),
+                ("queue", "buffer.upload-stored", "upload-count", "queue_is_whole"),
+            )
+        ),
     ],
 )
 async def test_it_ends_the_same_whoever_dies_and_a_weakness_is_found(
@@ -46,8 +55,10 @@ async def test_it_ends_the_same_whoever_dies_and_a_weakness_is_found(
     assert struck.found == {}
     assert len(list(arena.folder.read(DEATHS))) - known == len(points.split())
     arena.folder.switch_off(off)
+    arena.folder.arm(points.split()[0])
     try:
         weak = await played(arena, variety, f"{variety}-weak", calm.weights)
     finally:
         arena.folder.switch_on(off)
+        arena.folder.disarm(points.split()[0])
     assert check in weak.found

@@ -11,6 +11,10 @@
 | measured | evaluations, with the figures that they would have had |
 | halved | versions in half precision, seven of eight as differences |
 | colocated | engine and trainer share a device |
+| transferred | weights that go from memory to memory, with the files behind them |
+| tasks_file, tasks_sql | a file or table of tasks that others change after the stage has opened |
+| queue | tasks that a client submits bit by bit, while it brings and deletes tasksets |
+| two_hosts | a gang over two trainer services, of which one leads |
 | offset, explorer_driven, ... | weights that are chosen in another way: no promise which |
 | sink_file, sink_sqlite, sink_sql | experiences that are written elsewhere too, each once |
 | alone | one task a step: how soon a process is back at work that has next to none |
@@ -29,10 +33,11 @@ from typing import Any
 import psycopg
 from pydantic import JsonValue
 
-from tests.chaos import seeing, sinks
+from tests.chaos import seeing, sinks, tasksets
 from tests.chaos.arena import Arena
 from tests.chaos.checks import Findings, findings
 from tests.chaos.journals import LOADS
+from tests.chaos.recovery import ALONE, TWO_HOSTS
 from tests.chaos.retrained import differences, retrain
 from tests.chaos.snapshot import Evaluation, Snapshot
 from tests.chaos.talking import talk_findings, talking_plan
@@ -48,7 +53,6 @@ from trinity.types import Experience, VersionSpan
 
 NUM_STEPS = 8
 EXPLORED_STEPS = 4
-ALONE = "alone"
 TALKING_STEPS = 2
 TAKEN = """
     SELECT e.experience_id, e.state, count(i.experience_id) AS uses FROM experience e
@@ -93,29 +97,11 @@ class Play:
     num_steps: int = NUM_STEPS
 
     async def one(
-        self,
-        *,
-        name: str = "",
-        expected: str = "",
-        visited: bool = False,
-        measured: bool = False,
-        colocated: bool = False,
-        sync_offset: int = 0,
-        sync_style: str = "fixed",
-        buffer: Mapping[str, JsonValue] | None = None,
-        data_processor: Mapping[str, JsonValue] | None = None,
+        self, *, name: str = "", expected: str = "", **changes: Any
     ) -> tuple[pb.Experiment, Played]:
         """An experiment of one stage, with all checks."""
         ended, snapshot = await self.recorded(
-            name or self.name,
-            expected=expected or self.expected,
-            visited=visited,
-            measured=measured,
-            colocated=colocated,
-            sync_offset=sync_offset,
-            sync_style=sync_style,
-            buffer=buffer,
-            data_processor=data_processor,
+            name or self.name, expected=expected or self.expected, **changes
         )
         return ended, _played(snapshot)
 
@@ -140,12 +126,14 @@ def _played(snapshot: Snapshot) -> Played:
     )
 
 
-async def _plain(play: Play) -> Played:
-    return (await play.one())[1]
+async def _one_stage(play: Play, **changes: Any) -> Played:
+    """The usual experiment, with a setting or two that differ."""
+    return (await play.one(**changes))[1]
 
 
-async def _visited(play: Play) -> Played:
-    return (await play.one(visited=True))[1]
+def _also(played: Played, check: str, sentences: list[str]) -> Played:
+    """Adds what a check of this kind alone has found."""
+    return replace(played, found={**played.found, **({check: sentences} if sentences else {})})
 
 
 async def _replayed(play: Play) -> Played:
@@ -170,11 +158,7 @@ async def _retrained(play: Play) -> Played:
     other = differences(play.arena, ended, again) if again.reason == "" else [again.reason]
     if final_weights(again) != source.weights:
         other.append("the weights are others than those of the source")
-    return Played(
-        weights=source.weights,
-        found={**source.found, **({"trained_again": other} if other else {})},
-        num_repeated_steps=source.num_repeated_steps,
-    )
+    return _also(source, "trained_again", other)
 
 
 async def _explored(play: Play) -> Played:
@@ -227,8 +211,8 @@ async def _measured(play: Play) -> Played:
     ended, played = await play.one(expected=weights, measured=True)
     figures = await asyncio.to_thread(_figures, play.arena, ended)
     other = [f"its figures are {figures} instead of {expected}"] if expected != figures else []
-    found = {**played.found, **({"measured_the_same": other} if expected and other else {})}
-    return replace(played, weights=f"{played.weights} {figures}", found=found)
+    measured = replace(played, weights=f"{played.weights} {figures}")
+    return _also(measured, "measured_the_same", other if expected else [])
 
 
 async def _talking(play: Play) -> Played:
@@ -247,7 +231,25 @@ async def _seeing(play: Play) -> Played:
     rows: dict[str, JsonValue] = {"explorer_input": {"taskset": taskset}, "keep_steps": None}
     ended, played = await play.one(buffer=rows)
     wrong = await bringing + await asyncio.to_thread(seeing.wrong_images, play.arena, ended.id)
-    return replace(played, found={**played.found, **({"images_are_there": wrong} if wrong else {})})
+    return _also(played, "images_are_there", wrong)
+
+
+async def _changing(play: Play, kind: str) -> Played:
+    """It keeps the rows that were there when its stage was opened."""
+    make = tasksets.PLACES[kind]
+    taskset, change = await asyncio.to_thread(make, play.arena, play.name)
+    changing = asyncio.create_task(tasksets.keep_changing(play.arena, play.name, change))
+    try:
+        return await _one_stage(play, buffer={"explorer_input": {"taskset": taskset}})
+    finally:
+        changing.cancel()
+
+
+async def _queued(play: Play) -> Played:
+    rows: JsonValue = {"explorer_input": {"taskset": tasksets.queue_in(play.arena, play.name)}}
+    feeding = asyncio.create_task(tasksets.feed(play.arena, play.name))
+    played = await _one_stage(play, tenant=play.name, buffer=rows)
+    return _also(played, "queue_is_whole", await feeding)
 
 
 def _figures(arena: Arena, ended: pb.Experiment) -> str:
@@ -280,8 +282,7 @@ async def _in_flight(play: Play) -> Played:
     snapshot = await asyncio.to_thread(play.arena.snapshot_when_up, ended, weights)
     played = _played(snapshot)
     lies = await asyncio.to_thread(_wrong_spans, play.arena, ended, Path(plan.stages[0].model_path))
-    found = {**played.found, **({"tokens_are_their_spans": lies} if lies else {})}
-    return replace(played, found=found, num_swaps=len(snapshot.loads))
+    return _also(replace(played, num_swaps=len(snapshot.loads)), "tokens_are_their_spans", lies)
 
 
 def _wrong_spans(arena: Arena, ended: pb.Experiment, model: Path) -> list[str]:
@@ -326,22 +327,9 @@ def _taken_wrongly(arena: Arena, looked: pb.Experiment, taker: pb.Experiment) ->
     return [*reasons, *found, *lack]
 
 
-async def _alone(play: Play) -> Played:
-    return (await play.one(buffer={"batch_size": 1}))[1]
-
-
-async def _halved(play: Play) -> Played:
-    _, snapshot = await play.recorded(play.name, expected=play.expected, dtype="bfloat16")
-    return _played(snapshot)
-
-
-async def _colocated(play: Play) -> Played:
-    return (await play.one(colocated=True))[1]
-
-
 async def _unordered(play: Play, **changes: Any) -> Played:
     """Which weights make which run depends on the moment, so any end is right."""
-    return (await replace(play, expected="").one(**changes))[1]
+    return await _one_stage(replace(play, expected=""), **changes)
 
 
 async def _sunk(play: Play, kind: str) -> Played:
@@ -363,20 +351,24 @@ UNORDERED: Mapping[str, Callable[[Play], Awaitable[Played]]] = {
     "in_flight": _in_flight,
 }
 VARIETIES: Mapping[str, Callable[[Play], Awaitable[Played]]] = {
-    "visited": _visited,
-    "plain": _plain,
+    "visited": partial(_one_stage, visited=True),
+    "plain": _one_stage,
     "replayed": _replayed,
     "piped": _piped,
     "retrained": _retrained,
     "explored": _explored,
     "measured": _measured,
-    ALONE: _alone,
-    "halved": _halved,
-    "colocated": _colocated,
+    ALONE: partial(_one_stage, buffer={"batch_size": 1}),
+    "halved": partial(_one_stage, dtype="bfloat16"),
+    "colocated": partial(_one_stage, colocated=True),
+    "transferred": partial(_one_stage, sync_method="nccl"),
+    **{kind: partial(_changing, kind=kind) for kind in tasksets.PLACES},
+    "queue": _queued,
     **{kind: partial(_sunk, kind=kind) for kind in sinks.PLACES},
     **UNORDERED,
     "talking": _talking,
     "seeing": _seeing,
+    TWO_HOSTS: partial(_one_stage, rank_num=2),
 }
 SHORT = ("visited", "plain")
 """Those of a campaign of a minute or two."""

@@ -1,19 +1,28 @@
-"""Every link cut for a while: python -m tests.chaos.hosts.campaign --seconds 30 [--docs FILE]"""
+"""Every link cut for a while, each cut a row of the ledger of campaigns.
+
+python -m tests.chaos.hosts.campaign --seconds 30 [--docs FILE]
+"""
 
 import argparse
 import asyncio
 import logging
+import os
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.chaos import ledger
+from tests.chaos.campaign import commit_now, trial
 from tests.chaos.hosts.deployment import Deployment, deployed
 from tests.chaos.hosts.network import Slowness, why_not
 from tests.chaos.hosts.outage import LINKS, WAYS, Link, Outage, cut_for, wait_for_step
 from tests.chaos.hosts.table import Slow, shortcomings, table_of
 from tests.chaos.hosts.trial import Trials
+from tests.chaos.nemesis import Death
 from tests.chaos.table import write_between
+from tests.chaos.varieties import Played
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +44,7 @@ async def cut_all(
     """Each link, each way, in each round once; an experiment each."""
     trials = Trials(deployment=deployment, num_steps=NUM_STEPS)
     outages: list[Outage] = []
+    seed = int(time.time())
     for number in range(rounds * len(LINKS) * len(ways)):
         link = LINKS[number // len(ways) % len(LINKS)]
         way = ways[number % len(ways)]
@@ -43,10 +53,21 @@ async def cut_all(
             await wait_for_step(deployment, experiment_id, CUT_AT_STEP)
             outages.append(await cut_for(deployment, experiment_id, link, way, seconds))
 
-        name = f"cut-{seconds:.0f}-{number}"
+        name, load = f"cut-{seconds:.0f}-{number}", os.getloadavg()[0]
         async with asyncio.timeout(seconds + END_SECONDS):
             outages_found = dict(await trials.disturbed(name, cut, expected))
         outages[-1].findings = outages_found
+        death = Death(
+            target=f"{'-'.join(link)} CUT",
+            kind="host",
+            at=0.0,
+            experiment=name,
+            back_seconds=outages[-1].healed_after,
+            load_before=load,
+            load_after=os.getloadavg()[0],
+        )
+        played = Played(weights="", found=outages[-1].findings)
+        ledger.append([trial(death, "hosts", played, seed=seed, commit=commit_now())])
         logger.info("%s", outages[-1])
     return outages
 

@@ -38,7 +38,9 @@ def shortcomings(outages: Sequence[Outage], slow: Sequence[Slow]) -> list[str]:
 
 
 def _delays(outage: Outage) -> Iterator[str]:
-    if outage.detected_after is None:
+    if outage.seconds <= DETECTED_SECONDS:
+        pass  # over before it must be noticed
+    elif outage.detected_after is None:
         yield "never noticed"
     elif outage.detected_after > DETECTED_SECONDS:
         yield f"noticed after {outage.detected_after:.1f} s"

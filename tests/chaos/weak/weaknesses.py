@@ -109,6 +109,16 @@ WEAKNESSES = (
         protection="computed-again",
         process="explorer",
         target=f"{SLOT_ENGINE}._drop_caches",
-        weak=_later("explorer", "keep_caches"),
+        weak=_later("explorer", "leave"),
     ),
+    *(
+        Weakness(
+            protection="difference-verified",
+            process="explorer",
+            target=f"trinity.weights.whole:{name}",
+            weak=_later("explorer", "leave"),
+        )
+        for name in ("flip_bits", "check_applied")
+    ),
+    _weakness("sink-position", "buffer", "sink.targets:JsonLinesTarget._read", "know_nothing"),
 )

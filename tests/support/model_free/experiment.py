@@ -88,7 +88,6 @@ def experiment_values(
         "stages": [
             {
                 "stage_name": "rft",
-                "mode": "both",
                 "algorithm": {"repeat_times": 2, "kl_loss_fn": "none", **algorithm},
             }
         ],

@@ -24,12 +24,13 @@ def model_free_stack(
     environment: Mapping[str, Mapping[str, str]] | None = None,
     max_restarts: int | None = None,
     secure: bool = False,
+    among: Callable[[StackContext], list[ProcessWithProbe]] = service_processes,
 ) -> LocalStack:
     """Use it as a context; `environment` holds further variables by the name of the service."""
     return LocalStack(
         job_dir=job_dir,
         environment=environment,
-        services=model_free_services(modules),
+        services=model_free_services(modules, among),
         max_restarts=max_restarts,
         secure=secure,
     )
