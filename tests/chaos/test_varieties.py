@@ -38,7 +38,7 @@ async def played(arena: Arena, variety: str, name: str, expected: str = "") -> P
             for of_kind in (
                 ("sink_file", "buffer.sink-written", "sink-position", "sink_has_none_twice"),
                 ("halved", HALVED, "difference-verified", "ends_in_the_same_weights"),
-                ("queue", "buffer.upload-stored", "upload-count", "queue_is_whole"),
+                ("queue", "buffer.upload-ended", "upload-count", "queue_is_whole"),
             )
         ),
     ],
