@@ -51,6 +51,7 @@ WAIT_SECONDS = 0.25
 CALL_SECONDS = 60.0
 NOT_FROM_THE_SERVICE = "Internal error from Core"
 """What the client's library says when an answer comes while it still sends: ask again."""
+TRIES = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,9 +124,10 @@ class Attack:
 
     async def _work(self, calls: Iterator[Attempt]) -> None:
         for one in calls:
-            outcome = await self._make(one)
-            if outcome.details == NOT_FROM_THE_SERVICE:
+            for _ in range(TRIES):
                 outcome = await self._make(one)
+                if outcome.details != NOT_FROM_THE_SERVICE:
+                    break
             self.codes[one.service, outcome.code] += 1
             if not outcome.is_right:
                 self.wrong.append(outcome)
