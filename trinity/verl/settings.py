@@ -39,6 +39,7 @@ COMMAND_LINE = "command line"
 _YAML = (".yaml", ".yml")
 _MODULE = re.compile(r"(?!-)(?!.*\.ya?ml$)(?:.*/)?(?P<name>(?:verl|recipe)(?:[./]\w+)+?)(?:\.py)?")
 """The words that name a module of veRL or a recipe; options and configurations do not match."""
+_FILE = re.compile(r"(?!-)[^=\s]+\.py")
 _SECTIONS = ("data.", "actor_rollout_ref.", "algorithm.", "trainer.", "model.", "optim.", "critic.")
 _HYDRA_MAIN = re.compile(r"@hydra\.main\((?P<arguments>[^)]*)\)")
 _HYDRA_ARGUMENT = re.compile(r"(config_path|config_name)\s*=\s*[\"']([^\"']+)[\"']")
@@ -399,7 +400,9 @@ def _read_script(
     words = iter(command.words)
     for word in words:
         _read_word(settings, word, words, path)
-    settings.program = settings.module or next(started_modules(command.words), "")
+    files = (word.text for word in command.words if _FILE.fullmatch(word.text))
+    file = next(files, "").removesuffix(".py").lstrip("./").replace("/", ".")
+    settings.program = settings.module or next(started_modules(command.words), file)
     if not settings.module:
         settings.remarks.append(
             f"{path}:{command.line}: `{command.words[0].text}` is taken for the start of veRL"

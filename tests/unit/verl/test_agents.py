@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.subtests import as_subtests
 from tests.unit.verl.builders import converted, flat, from_keys, missing, value
 from trinity.config.check import check_file
 from trinity.verl.back import verl_command
@@ -156,6 +157,25 @@ def test_what_a_program_outside_of_verl_adds_is_not_passed_over(
     found = converted(f"torchrun --nnodes=1 -m {program} {keys}", tmp_path)
     lines = [line for line in missing(found) if f"program={program}" in line]
     assert lines == [] if is_known else lines
+
+
+@as_subtests(
+    ("start", "programs"),
+    [
+        ("python3 main_ppo.py", ["main_ppo"]),
+        ("python3 -u own/train.py", ["own.train"]),
+        ("python3 verl/trainer/main_ppo.py", []),
+        ("python3 -m verl.trainer.main_ppo custom_reward_function.path=own.py", []),
+        ("$START custom_reward_function.path=own.py", []),
+    ],
+)
+def test_a_file_of_the_users_own_that_starts_training_is_a_program(
+    start: str, programs: list[str], tmp_path: Path
+) -> None:
+    keys = "data.train_files=a data.val_files=b algorithm.gamma=1 data.train_batch_size=8"
+    found = converted(f"{start} {keys}", tmp_path)
+    lines = [line.partition("program=")[2] for line in missing(found) if "program=" in line]
+    assert [line.partition(" ")[0] for line in lines] == programs
 
 
 def test_a_file_in_an_option_of_the_launcher_is_no_program(tmp_path: Path) -> None:
