@@ -39,7 +39,6 @@ COMMAND_LINE = "command line"
 _YAML = (".yaml", ".yml")
 _MODULE = re.compile(r"(?!-)(?!.*\.ya?ml$)(?:.*/)?(?P<name>(?:verl|recipe)(?:[./]\w+)+?)(?:\.py)?")
 """The words that name a module of veRL or a recipe; options and configurations do not match."""
-_FILE = re.compile(r"(?!-)[^=\s]+\.py")
 _SECTIONS = ("data.", "actor_rollout_ref.", "algorithm.", "trainer.", "model.", "optim.", "critic.")
 _HYDRA_MAIN = re.compile(r"@hydra\.main\((?P<arguments>[^)]*)\)")
 _HYDRA_ARGUMENT = re.compile(r"(config_path|config_name)\s*=\s*[\"']([^\"']+)[\"']")
@@ -400,7 +399,7 @@ def _read_script(
     words = iter(command.words)
     for word in words:
         _read_word(settings, word, words, path)
-    files = (word.text for word in command.words if _FILE.fullmatch(word.text))
+    files = (each.text for each in command.words if re.fullmatch(r"[^=]+\.py", each.text))
     file = next(files, "").removesuffix(".py").lstrip("./").replace("/", ".")
     settings.program = settings.module or next(started_modules(command.words), file)
     if not settings.module:
