@@ -116,10 +116,12 @@ class MatrixRunner(MutantRunner):
                         killers.add(function_of(item.nodeid))
                         if self._spared or len(killers) >= ENOUGH:
                             break
+            say(["ends", ""])
 
         lines = in_child(run, self._seconds * (10 if self._spared else 1))
         found = {function_of(name) for word, name in lines if word == "finds"}
-        return {"mutant": mutant.name, "found": sorted(found), "reach": len(tests)}
+        has_ended = ["ends", ""] in lines
+        return {"mutant": mutant.name, "found": sorted(found), "ended": has_ended}
 
 
 def in_child(run: Callable[[Callable[[Any], None]], None], seconds: float) -> list[Any]:
