@@ -6,7 +6,10 @@ import os
 from collections.abc import Collection, Iterator
 from typing import Any
 
+import httpx
 import verifiers.v1 as vf
+from verifiers.v1.clients import eval as eval_clients
+from verifiers.v1.clients.base import DEFAULT_LIMITS, BaseClientConfig
 from verifiers.v1.configs.agent import agent_config_fields
 from verifiers.v1.runtimes import PrimeConfig, SubprocessConfig
 from verifiers.v1.utils.loaders import (
@@ -22,6 +25,21 @@ LOCAL = "subprocess"
 CONTAINERS = ("docker", "podman", "apptainer")
 FETCHING = "verifiers.v1.harnesses."
 """Its harnesses install their programs with uv or npm where they run."""
+
+_CERTIFICATES = httpx.create_ssl_context()
+
+
+def _connect(config: BaseClientConfig) -> httpx.AsyncClient:
+    """Returns the client of an address, with the certificates that all share.
+
+    verifiers keeps one for each address, and each run has another: with certificates each would
+    take 0.9 MB and 29 ms of a CPU.
+    """
+    times = httpx.Timeout(**config.timeout.model_dump())
+    return httpx.AsyncClient(timeout=times, limits=DEFAULT_LIMITS, verify=_CERTIFICATES)
+
+
+eval_clients.build_async_httpx = _connect
 
 
 class VerifiersProgram:
