@@ -148,16 +148,17 @@ def _once(
     kept = time.perf_counter()
     published = store.write(exported, version=version, incarnation=1)
     written = time.perf_counter()
+    _write(exported, published.path.parent / "plain")
+    plain = time.perf_counter()
     with patch("os.fsync"):
         store.write(exported, version=version, incarnation=2)
     unsynced = time.perf_counter()
-    _write(exported, published.path.parent / "plain")
-    plain = time.perf_counter()
+    os.sync()
     taken = {
         KEEP: kept - begun,
         WRITE: written - kept,
-        UNSYNCED: unsynced - written,
-        PLAIN: plain - unsynced,
+        PLAIN: plain - written,
+        UNSYNCED: unsynced - plain,
         MEMORY: _from_memory(exported, published.weights_blake3, receiver),
         FILES: receiver.seconds(FromFiles(published.path, published.manifest_sha256)),
         BROADCAST: _broadcast(exported, receiver),
