@@ -122,11 +122,7 @@ class Arena:
             buffer={
                 "total_steps": num_steps,
                 "keep_steps": 0,
-                "explorer_input": {
-                    "taskset": {"data_selector": LEARNING_SELECTOR},
-                    **({"default_workflow_type": LATER_REWARD} if visited else {}),
-                    **({"eval_tasksets": [held_out(self.root / name)]} if measured else {}),
-                },
+                "explorer_input": self._explorer_input(name, visited=visited, measured=measured),
                 "await_feedback": visited,
                 "feedback_timeout": TIMEOUT_SECONDS if visited else 0,
                 **(buffer or {}),
@@ -149,6 +145,13 @@ class Arena:
             },
         )
         return await self.run_plan(plan, end_seconds=end_seconds, visited=visited)
+
+    def _explorer_input(self, name: str, *, visited: bool, measured: bool) -> dict[str, JsonValue]:
+        return {
+            "taskset": {"data_selector": LEARNING_SELECTOR},
+            **({"default_workflow_type": LATER_REWARD} if visited else {}),
+            **({"eval_tasksets": [held_out(self.root / name)]} if measured else {}),
+        }
 
     async def run_plan(
         self, plan: ExperimentPlan, *, end_seconds: float = END_SECONDS, visited: bool = False

@@ -78,7 +78,7 @@ def wrong_images(arena: Arena, experiment_id: str) -> list[str]:
 
 
 def when_up(arena: Arena, act: Callable[[Connection], T]) -> T:
-    """What is read of the buffer's database, as soon as it can be."""
+    """Returns the result of an act in the buffer's database, as soon as it answers."""
     while True:
         try:
             with psycopg.connect(arena.secret("buffer-postgres-dsn")) as connection:

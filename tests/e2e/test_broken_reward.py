@@ -1,4 +1,4 @@
-"""What a user has to mend."""
+"""A mistake in the code of a user ends the run and is named."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ def config_with_a_reward_that_is(broken_while: Path) -> str:
     stage = stages[stages.index("  - stage_name: rft") :]
     arguments = f"reward_fn_args: {{{{broken_while: {broken_while}}}}}"
     for old, new in (
-        ("rewards.DigitsReward", "rewards.BrokenReward"),
+        ("tests.e2e.rewards.DigitsReward", "tests.support.model_free.reward.BrokenReward"),
         ("        taskset:\n", f"        taskset:\n          {arguments}\n"),
         ("- name: held_out\n", f"- name: held_out\n            {arguments}\n"),
         ("total_steps: 8", "total_steps: 2"),

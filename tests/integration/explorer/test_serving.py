@@ -77,7 +77,7 @@ class Served:
         return answer.choices[0].text, answer.system_fingerprint
 
     async def until(self, fingerprint: str) -> str:
-        """What is said when these weights answer."""
+        """The answer of these weights."""
         async with asyncio.timeout(SECONDS):
             while True:
                 text, weights = await self.said()

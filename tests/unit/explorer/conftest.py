@@ -7,6 +7,7 @@ import pytest
 from services.explorer.openai_api.server import AttemptApiServer
 from tests.unit.explorer.builders import ArithmeticEngine, CharacterTokenizer
 from tests.unit.explorer.offering import ROLLOUT, Offered
+from tests.unit.explorer.session_run import Run, Shelf
 from trinity.types import SamplingParams
 from trinity.workflows.generation import ModelLimits
 from trinity.workflows.model import ModelWrapper
@@ -36,3 +37,8 @@ async def offered(api: AttemptApiServer) -> Offered:
     )
     model.enable_api(api.register_attempt(model))
     return Offered(model, engine)
+
+
+@pytest.fixture
+def run(api: AttemptApiServer) -> Run:
+    return Run(api, Shelf())

@@ -3,10 +3,6 @@
 import asyncio
 import gc
 import random
-import uuid
-from collections import Counter
-from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
@@ -15,114 +11,13 @@ import openai
 import pytest
 
 from services.explorer.openai_api import session as sessions
-from services.explorer.openai_api.server import AttemptApiServer
-from services.explorer.openai_api.session import Session
-from services.explorer.types import CommitOutcome, ResultReport
-from tests.unit.explorer.builders import ArithmeticEngine, CharacterTokenizer
-from tests.unit.workflows.test_sessions import trained_of
-from trinity.api.v1.experience_pb2 import SessionTurn
-from trinity.errors import Unavailable
-from trinity.types import Experience, SamplingParams
-from trinity.workflows.answers import TurnNode, close_session
-from trinity.workflows.generation import Generation, ModelLimits
-from trinity.workflows.model import ModelWrapper
-from trinity.workflows.turn_codec import encode_payload
-
-SESSION = "0f4a1f6e-6a4b-4d0e-9a53-6d6e7e1d3a10"
-COMMITTED = ResultReport(CommitOutcome.COMMITTED)
-WAIT_SECONDS = 60.0
-
-
-@dataclass
-class Shelf:
-    """A store that outlasts attempts; while it is `held`, nothing is reported."""
-
-    turns: list[SessionTurn] = field(default_factory=list)
-    held: bool = False
-    refusal: str = ""
-    is_away: bool = False
-    sent: list[tuple[SessionTurn, "asyncio.Future[ResultReport]"]] = field(default_factory=list)
-    arrived: asyncio.Event = field(default_factory=asyncio.Event)
-
-    async def load(self) -> list[SessionTurn]:
-        if self.is_away:
-            raise Unavailable("it does not answer")
-        return self.turns
-
-    def store(self, turn: TurnNode) -> "asyncio.Future[ResultReport]":
-        report: asyncio.Future[ResultReport] = asyncio.get_running_loop().create_future()
-        message = SessionTurn(
-            id=turn.id,
-            parent_id="" if turn.parent is None else turn.parent.id,
-            prompt_sha256=turn.prompt_sha256,
-            ordinal=turn.ordinal,
-            payload=encode_payload(turn),
-        )
-        self.sent.append((message, report))
-        self.arrived.set()
-        if not self.held:
-            self.report()
-        return report
-
-    def report(self) -> None:
-        for message, report in self.sent:
-            if self.refusal:
-                report.set_result(ResultReport(CommitOutcome.REJECTED, self.refusal))
-            else:
-                self.turns.append(message)
-                report.set_result(COMMITTED)
-        self.sent.clear()
-
-
-def seed_of(parent: bytes, prompt: bytes, ordinal: int) -> int:
-    return int.from_bytes(parent[:2] + prompt[:2], "big") + ordinal
-
-
-@dataclass
-class Run:
-    """A run with any number of attempts, one after the other."""
-
-    api: AttemptApiServer
-    shelf: Shelf
-    engine: ArithmeticEngine = field(default_factory=ArithmeticEngine)
-    id: str = SESSION
-    secret: str = "s" * 32
-    model: ModelWrapper = field(init=False)
-
-    def begin(self) -> openai.AsyncOpenAI:
-        """Another attempt, and its client."""
-        self.model = ModelWrapper(
-            generator=self.engine,
-            tokenizer=CharacterTokenizer(),
-            limits=ModelLimits(max_model_len=2000, max_prompt_tokens=1900),
-            sampling=SamplingParams(max_tokens=8),
-            weights=(4, 1),
-            seed_of_call=lambda call: 100 + call,
-            keeps_history=True,
-        )
-        session = Session(session_id=self.id, store=self.shelf, seed_of_turn=seed_of)
-        self.model.enable_api(self.api.register_attempt(self.model, session, secret=self.secret))
-        return self.model.get_openai_async_client()
-
-    @property
-    def answers(self) -> list[Experience]:
-        return self.model.extract_experience_from_history(clear_history=False)
-
-
-@pytest.fixture
-async def run(api: AttemptApiServer) -> AsyncIterator[Run]:
-    yield Run(api, Shelf())
-
-
-async def ask(client: openai.AsyncOpenAI, *chat: str, **options: Any) -> Any:
-    """Asks a chat whose messages are of the user and the assistant by turns."""
-    roles = ("user", "assistant")
-    messages: Any = [{"role": roles[i % 2], "content": text} for i, text in enumerate(chat)]
-    return await client.chat.completions.create(model="m", messages=messages, **options)
-
-
-def text_of(answer: Any) -> str:
-    return str(answer.choices[0].message.content)
+from tests.unit.explorer.session_run import (
+    WAIT_SECONDS,
+    Run,
+    ask,
+    text_of,
+)
+from trinity.types import Experience
 
 
 async def talk(client: openai.AsyncOpenAI, *questions: str) -> list[str]:
@@ -446,88 +341,3 @@ async def test_a_response_goes_on_from_a_stored_one(run: Run) -> None:
         for name in (left_out.id, "resp_0", f"resp_{'0' * 32}"):
             with pytest.raises(openai.BadRequestError, match="not kept here"):
                 await client.responses.create(model="m", input="d", previous_response_id=name)
-
-
-async def test_a_request_that_names_another_run_reaches_its_own(run: Run) -> None:
-    other = Run(run.api, Shelf(), id=str(uuid.UUID(int=7)), secret="t" * 32)
-    async with run.begin() as client, other.begin() as its:
-        theirs = await its.responses.create(model="m", input="theirs")
-        names: Any = {
-            "extra_headers": {
-                "X-Claude-Code-Session-Id": other.id,
-                "session-id": other.secret,
-                "thread-id": theirs.id,
-            },
-            "extra_body": {
-                "prompt_cache_key": other.id,
-                "metadata": {"user_id": f'{{"session_id": "{other.id}"}}'},
-                "session_id": other.secret,
-            },
-        }
-        await ask(client, "a", **names)
-        own = await client.responses.create(model="m", input="b", **names)
-        for name in (theirs.id, theirs.id.replace("resp_", ""), other.id, other.secret):
-            with pytest.raises(openai.BadRequestError, match="not kept here"):
-                await client.responses.create(model="m", input="c", previous_response_id=name)
-        await client.responses.create(model="m", input="d", previous_response_id=own.id)
-    assert [turn.answer.prompt_text for turn in other.model.session_turns] == ["user:theirs\n"]
-    assert len(run.model.session_turns) == len(run.shelf.turns) == 3
-
-
-@dataclass
-class Logged(ArithmeticEngine):
-    """Writes down what it drew: each token, after all tokens before it."""
-
-    drawn: Counter[tuple[int, ...]] = field(default_factory=Counter)
-
-    async def generate(
-        self, prompt_token_ids: list[int], sampling: SamplingParams, **given: Any
-    ) -> Generation:
-        made = await super().generate(prompt_token_ids, sampling, **given)
-        whole = (*prompt_token_ids, *made.token_ids)
-        self.drawn.update(whole[:end] for end in range(len(prompt_token_ids) + 1, len(whole) + 1))
-        return made
-
-
-@pytest.mark.parametrize("seed", range(4))
-async def test_what_an_agent_invents_is_context_and_what_was_drawn_is_trained_once(
-    run: Run, seed: int
-) -> None:
-    """It tells answers that the model never gave, and alters, moves and begins others."""
-    run.engine, chance = Logged(), random.Random(seed)
-    chats: list[list[str]] = [["a"]]
-    async with run.begin() as client:
-        for number in range(60):
-            chat = list(chance.choice(chats))
-            match chance.choice(("go on", "invent", "alter", "move", "begin", "text", "tokens")):
-                case "invent":
-                    chat += [chance.choice(("xyz", "4", "")), f"b{number}"]
-                case "alter" if len(chat) > 2:
-                    chat[1] = chance.choice((f"{chat[1]}x", chat[1][:-1], f" {chat[1]} "))
-                case "move" if len(chat) > 2:
-                    chat[1] = chance.choice([own[1] for own in chats if len(own) > 2])
-                case "begin":
-                    chat.append(chance.choice(("x", "xy")))
-                case "text" | "tokens" as kind:
-                    await _go_on_in_tokens(client, chance, run, as_text=kind == "text")
-                    continue
-            said = text_of(await ask(client, *chat))
-            chats.append([*chat, said, f"c{number}"] if len(chat) % 2 else [*chat[:-1]])
-    samples = close_session(run.model.session_turns).samples
-    assert Counter(trained_of(samples)) == run.engine.drawn
-
-
-async def _go_on_in_tokens(
-    client: openai.AsyncOpenAI, chance: random.Random, run: Run, *, as_text: bool
-) -> None:
-    """Goes on from the tokens of an earlier answer, or from some that differ at one place."""
-    turns = run.model.session_turns
-    tokens = chance.choice(turns).answer.sequence.tokens.tolist() if turns else [97]
-    if chance.random() < 0.5:
-        tokens[chance.randrange(len(tokens))] = 98
-    if as_text:
-        prompt = bytes(tokens).decode()
-        await client.completions.create(model="m", prompt=prompt, max_tokens=4)
-        return
-    body = {"token_ids": tokens, "sampling_params": {"max_tokens": 4}}
-    await client.post("../inference/v1/generate", body=body, cast_to=object)
